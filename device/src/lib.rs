@@ -1,0 +1,16 @@
+//! Devices over the transport engine: the faces, what they share, and [`Nic`], the one loop that
+//! joins engine, face, memory and link.
+//!
+//! Nothing here knows an operating system or a wall clock.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+mod memory;
+mod nic;
+
+pub use memory::{DmaFault, Memory, Ram};
+pub use nic::{Device, Nic};

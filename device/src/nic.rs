@@ -1,0 +1,67 @@
+//! The one loop that joins engine, face, memory and link: the same in simulation and on real links.
+//!
+//! It moves frames between the caller's link and the engine, and tells the device what was seen. It
+//! decides nothing.
+
+use softrnic_engine::{Engine, Face, Nanos, Room, Rx, Train, Verdict};
+
+use crate::memory::Memory;
+
+/// A device model: registers, tables and queues behind the engine.
+pub trait Device<M: Memory> {
+    /// The short-lived view that one engine call borrows.
+    type View<'a>: Face
+    where
+        Self: 'a,
+        M: 'a;
+
+    /// Borrows the view.
+    fn view<'a>(&'a mut self, memory: &'a mut M) -> Self::View<'a>;
+
+    /// A frame arrived and was judged: counters, error buffers, "last packet" registers.
+    fn received(&mut self, engine: &mut Engine, memory: &mut M, frame: &[u8], verdict: &Verdict);
+
+    /// A frame was written to the link's buffer.
+    fn transmitted(&mut self, train: &Train);
+}
+
+/// A network interface: engine, device and memory.
+#[derive(Debug)]
+pub struct Nic<D, M> {
+    /// The transport.
+    pub engine: Engine,
+    /// The face's own state.
+    pub device: D,
+    /// What the device can reach.
+    pub memory: M,
+}
+
+impl<D: Device<M>, M: Memory> Nic<D, M> {
+    /// A frame arrived.
+    #[inline]
+    pub fn handle_frame(&mut self, now: Nanos, frame: &[u8], rx: Rx) -> Verdict {
+        let verdict =
+            self.engine.handle_frame(now, frame, rx, &mut self.device.view(&mut self.memory));
+        self.device.received(&mut self.engine, &mut self.memory, frame, &verdict);
+        verdict
+    }
+
+    /// The link can take a frame.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        let train =
+            self.engine.poll_transmit(now, room, &mut self.device.view(&mut self.memory))?;
+        self.device.transmitted(&train);
+        Some(train)
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        self.engine.handle_timeout(now, &mut self.device.view(&mut self.memory));
+    }
+
+    /// When [`Nic::handle_timeout`] should be called next.
+    pub fn next_deadline(&mut self) -> Option<Nanos> {
+        self.engine.next_deadline()
+    }
+}

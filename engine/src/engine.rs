@@ -1,0 +1,612 @@
+//! The engine: queue pairs by number, the ready list, the timers, and the calls from outside.
+//!
+//! It joins the parts and decides nothing about the protocol: what a packet means is decided in
+//! `responder` and `requester`. It must not know any device.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::counters::{Counter, Counters};
+use crate::face::{Event, Face};
+use crate::numbers::{Nanos, Psn, Qpn};
+use crate::packet::opcode::Transport;
+use crate::packet::{Network, Operation, Packet, parse};
+use crate::qp::{Attributes, Qp, Service, State};
+use crate::reason::Reason;
+use crate::timer::{NOT_QUEUED, Positions, Timers};
+use crate::{requester, responder};
+
+/// How an engine is built.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// Queue pair slots to begin with; rounded up to a power of two. More are made as needed.
+    pub slots: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self { slots: 64 }
+    }
+}
+
+/// The port's addresses and strictness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Frames are neither taken nor sent while this is false.
+    pub enabled: bool,
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// IPv6 address.
+    pub ipv6: Ipv6Addr,
+    /// Tag for every frame that leaves (as an access port's switch would add it).
+    pub vlan_tci: Option<u16>,
+    /// IPv4 packets must have flags 010 (ERNIC).
+    pub require_dont_fragment: bool,
+}
+
+impl Default for Port {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            mac: [2, 0, 0, 0, 0, 1],
+            ipv4: Ipv4Addr::new(192, 0, 2, 1),
+            ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+            vlan_tci: None,
+            require_dont_fragment: false,
+        }
+    }
+}
+
+/// What the link knows about a frame that arrived.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rx {
+    /// The ICRC has been verified already (a link that had to solve for the IP ID, say).
+    pub icrc_verified: bool,
+}
+
+/// What became of a frame that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// Why it was refused, or noted without being executed; `None` if it was executed.
+    pub refused: Option<Reason>,
+    /// It was a duplicate request: executed before, answered again.
+    pub duplicate: bool,
+    /// BTH.OpCode, where it could be read.
+    pub opcode: Option<u8>,
+    /// BTH.DestQP; 0 where it could not be read.
+    pub qpn: Qpn,
+    /// BTH.PSN; 0 where it could not be read.
+    pub psn: Psn,
+    /// AETH syndrome, if the packet has one.
+    pub syndrome: Option<u8>,
+    /// The IP header carries the CE mark.
+    pub congestion_experienced: bool,
+}
+
+impl Verdict {
+    pub(crate) const fn refused(reason: Reason) -> Self {
+        Self {
+            refused: Some(reason),
+            duplicate: false,
+            opcode: None,
+            qpn: Qpn::new(0),
+            psn: Psn::new(0),
+            syndrome: None,
+            congestion_experienced: false,
+        }
+    }
+}
+
+/// Where the next frame may be written.
+#[derive(Debug)]
+pub struct Room<'a> {
+    /// The link's buffer. [`crate::packet::FRAME_LEN_MAX`] bytes hold any frame.
+    pub bytes: &'a mut [u8],
+    /// Equal packets of one queue pair that the link takes at once. One for now.
+    pub segments: u16,
+    /// The only UDP source port that the link can send from.
+    pub source_port: Option<u16>,
+}
+
+/// A frame, or several with one header, that was written into the room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Train {
+    /// Bytes written.
+    pub len: usize,
+    /// Bytes of the header that stands before each segment.
+    pub header: u16,
+    /// Bytes of a segment after the header.
+    pub segment: u16,
+    /// Number of segments.
+    pub segments: u16,
+    /// The sender.
+    pub qpn: Qpn,
+    /// BTH.OpCode of the first packet.
+    pub opcode: u8,
+    /// BTH.PSN of the first packet.
+    pub psn: Psn,
+    /// AETH syndrome, if the packet has one.
+    pub syndrome: Option<u8>,
+    /// The packet was sent before.
+    pub retransmission: bool,
+}
+
+/// A transport engine: any number of queue pairs on one port.
+#[derive(Debug)]
+pub struct Engine {
+    port: Port,
+    /// Power-of-two table; a QPN's slot is its low bits, and the number is compared in full.
+    qps: Vec<Qp>,
+    ready: VecDeque<u32>,
+    timers: Timers,
+    refused: [u64; Reason::COUNT],
+    retired: Counters,
+}
+
+struct TimerPositions<'a>(&'a mut [Qp]);
+
+impl Positions for TimerPositions<'_> {
+    fn set_position(&mut self, slot: u32, position: u32) {
+        self.0[slot as usize].timer_position = position;
+    }
+
+    fn position(&self, slot: u32) -> u32 {
+        self.0[slot as usize].timer_position
+    }
+}
+
+/// Getters.
+impl Engine {
+    /// An engine without queue pairs.
+    #[must_use]
+    pub fn new(config: EngineConfig, port: Port) -> Self {
+        let slots = config.slots.max(1).next_power_of_two();
+        let mut timers = Timers::default();
+        timers.reserve(slots);
+        Self {
+            port,
+            qps: (0..slots).map(|_| Qp::vacant()).collect(),
+            ready: VecDeque::with_capacity(slots),
+            timers,
+            refused: [0; Reason::COUNT],
+            retired: Counters::default(),
+        }
+    }
+
+    /// The port.
+    #[must_use]
+    pub const fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// A queue pair by its full number.
+    #[inline]
+    #[must_use]
+    pub fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+        let qp = &self.qps[self.slot_index(qpn)];
+        (qp.exists && qp.qpn == qpn).then_some(qp)
+    }
+
+    /// Every queue pair, in slot order.
+    pub fn qps(&self) -> impl Iterator<Item = &Qp> {
+        self.qps.iter().filter(|qp| qp.exists)
+    }
+
+    /// Refusals by reason since the engine was built.
+    #[must_use]
+    pub const fn refused(&self) -> &[u64; Reason::COUNT] {
+        &self.refused
+    }
+
+    /// Per-QP counters summed up, destroyed queue pairs included.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut sum = self.retired.clone();
+        self.qps().for_each(|qp| sum.add(&qp.counters));
+        sum
+    }
+
+    /// Whether [`Engine::poll_transmit`] may have something to send.
+    #[inline]
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// When [`Engine::handle_timeout`] should be called next.
+    pub fn next_deadline(&mut self) -> Option<Nanos> {
+        while let Some((queued, slot)) = self.timers.first() {
+            let deadline = self.qps[slot as usize].deadline();
+            if deadline == queued {
+                return Some(queued);
+            }
+            // The deadline has moved since it was queued.
+            let mut positions = TimerPositions(&mut self.qps);
+            self.timers.pop(&mut positions);
+            self.timers.schedule(slot, deadline, &mut positions);
+        }
+        None
+    }
+}
+
+/// Commands.
+impl Engine {
+    /// Changes the port.
+    pub fn set_port(&mut self, port: Port) {
+        self.port = port;
+        self.qps.iter_mut().for_each(|qp| qp.template_valid = false);
+    }
+
+    /// Creates a queue pair in RESET.
+    ///
+    /// # Errors
+    /// The number is taken, or another one with the same low bits exists.
+    pub fn create(&mut self, qpn: Qpn, attributes: Attributes) -> Result<(), Reason> {
+        if self.qp(qpn).is_some() {
+            return Err(Reason::QpNotReady);
+        }
+        while self.qps[self.slot_index(qpn)].exists {
+            if self.qps.len() >= 1 << 24 {
+                return Err(Reason::QpNotReady);
+            }
+            self.grow();
+        }
+        let slot = self.slot_index(qpn);
+        let timer_position = self.qps[slot].timer_position;
+        self.qps[slot] = Qp { qpn, exists: true, attributes, timer_position, ..Qp::vacant() };
+        Ok(())
+    }
+
+    /// Removes a queue pair without completions.
+    pub fn destroy(&mut self, qpn: Qpn) {
+        let Some(slot) = self.slot(qpn) else { return };
+        let qp = &mut self.qps[slot];
+        self.retired.add(&qp.counters);
+        // Entries of the ready list and the timers are recognised as stale by what they find.
+        let (queued, timer_position) = (qp.queued, qp.timer_position);
+        *qp = Qp { queued, timer_position, ..Qp::vacant() };
+    }
+
+    /// A queue pair's attributes, to change. Unknown numbers give `None`.
+    pub fn attributes_mut(&mut self, qpn: Qpn) -> Option<&mut Attributes> {
+        let slot = self.slot(qpn)?;
+        let qp = &mut self.qps[slot];
+        qp.template_valid = false;
+        Some(&mut qp.attributes)
+    }
+
+    /// Moves a queue pair to a state. RESET forgets everything but attributes; entering RTS makes
+    /// room for work in flight; ERROR flushes through `face`.
+    pub fn set_state(&mut self, qpn: Qpn, state: State, face: &mut impl Face) {
+        let Some(slot) = self.slot(qpn) else { return };
+        let qp = &mut self.qps[slot];
+        match state {
+            State::Reset => {
+                qp.requester.reset();
+                qp.responder.reset();
+                qp.state = State::Reset;
+            }
+            State::Error if qp.state != State::Error => {
+                requester::enter_error(qp, Reason::QpFatal, false, face);
+                qp.responder.silence();
+            }
+            _ => qp.state = state,
+        }
+        if state.accepts_requests() {
+            qp.responder.prepare(qp.attributes.max_dest_rd_atomic);
+        }
+        if matches!(state, State::Rts) {
+            qp.requester.prepare(qp.attributes.max_in_flight);
+        }
+        self.settle(slot);
+    }
+
+    /// Sets the PSN of the next new request packet. Nothing may be in flight.
+    pub fn set_send_psn(&mut self, qpn: Qpn, psn: Psn) {
+        if let Some(slot) = self.slot(qpn) {
+            self.qps[slot].requester.set_next_psn(psn);
+        }
+    }
+
+    /// Sets the expected PSN and the opcode that is taken as the last one received.
+    pub fn set_expected_psn(&mut self, qpn: Qpn, psn: Psn, last_opcode: u8) {
+        if let Some(slot) = self.slot(qpn) {
+            self.qps[slot].responder.set_expected(psn, last_opcode);
+        }
+    }
+
+    /// Sets the responder's message sequence number.
+    pub fn set_msn(&mut self, qpn: Qpn, msn: u32) {
+        if let Some(slot) = self.slot(qpn) {
+            self.qps[slot].responder.set_msn(msn);
+        }
+    }
+
+    /// There is new work in the send queue.
+    #[inline]
+    pub fn ring(&mut self, qpn: Qpn, face: &mut impl Face) {
+        if let Some(slot) = self.slot(qpn) {
+            requester::ring(&mut self.qps[slot], face);
+            self.settle(slot);
+        }
+    }
+
+    /// What a stalled `gather` or `scatter` waited for may be there now.
+    pub fn kick(&mut self, qpn: Qpn) {
+        if let Some(slot) = self.slot(qpn) {
+            self.qps[slot].requester.kick();
+            self.qps[slot].responder.kick();
+            self.settle(slot);
+        }
+    }
+
+    /// Forgets everything in flight and all receive state, as RESET does, but stays in its state.
+    pub fn rewind(&mut self, qpn: Qpn) {
+        if let Some(slot) = self.slot(qpn) {
+            let qp = &mut self.qps[slot];
+            qp.requester.reset();
+            qp.responder.reset();
+            qp.responder.prepare(qp.attributes.max_dest_rd_atomic);
+            qp.requester.prepare(qp.attributes.max_in_flight);
+            self.settle(slot);
+        }
+    }
+
+    /// Counts a refusal that a face found outside of a frame (a work request, a register access).
+    pub fn count_refused(&mut self, reason: Reason) {
+        self.refused[reason as usize] += 1;
+    }
+}
+
+/// What arrives.
+impl Engine {
+    /// Judges and executes a frame that arrived.
+    pub fn handle_frame(
+        &mut self,
+        now: Nanos,
+        frame: &[u8],
+        rx: Rx,
+        face: &mut impl Face,
+    ) -> Verdict {
+        let verdict = self.judge(now, frame, rx, face);
+        if let Some(reason) = verdict.refused {
+            self.refused[reason as usize] += 1;
+        }
+        verdict
+    }
+
+    fn judge(&mut self, now: Nanos, frame: &[u8], rx: Rx, face: &mut impl Face) -> Verdict {
+        let packet = match parse(frame) {
+            Ok(packet) => packet,
+            Err(reason) => return Verdict::refused(reason),
+        };
+        let mut verdict = Verdict {
+            refused: None,
+            duplicate: false,
+            opcode: Some(packet.bth.opcode),
+            qpn: packet.bth.dest_qpn(),
+            psn: packet.bth.psn(),
+            syndrome: packet.aeth().map(|aeth| aeth.syndrome),
+            congestion_experienced: packet.congestion_experienced(),
+        };
+        match self.deliver(now, &packet, rx, face, &mut verdict) {
+            Ok(()) => {}
+            Err(reason) => verdict.refused = Some(reason),
+        }
+        verdict
+    }
+
+    fn deliver(
+        &mut self,
+        now: Nanos,
+        packet: &Packet<'_>,
+        rx: Rx,
+        face: &mut impl Face,
+        verdict: &mut Verdict,
+    ) -> Result<(), Reason> {
+        self.check_port(packet, rx)?;
+        let slot = self.slot(packet.bth.dest_qpn()).ok_or(Reason::QpUnknown)?;
+        let qp = &mut self.qps[slot];
+        check_qp(qp, packet)?;
+        if verdict.congestion_experienced && packet.row.operation != Operation::Cnp {
+            qp.counters.count(Counter::EcnMarked);
+            face.event(Event::CongestionMarked(qp.qpn));
+        }
+        let result = match packet.row.operation {
+            Operation::Cnp => {
+                qp.counters.count(Counter::CnpHandled);
+                face.event(Event::CongestionNotified(qp.qpn));
+                Err(Reason::CongestionNotification)
+            }
+            _ if qp.attributes.service == Service::RawFrame => {
+                responder::raw_frame(qp, packet, face)
+            }
+            operation if operation.is_response() => requester::handle(qp, now, packet, face),
+            _ => responder::handle(qp, now, packet, face, &mut verdict.duplicate),
+        };
+        if result.is_ok() {
+            qp.counters.count(Counter::ReceivedPackets);
+        }
+        self.settle(slot);
+        result
+    }
+
+    /// Checks that need no queue pair (rule V-01).
+    fn check_port(&self, packet: &Packet<'_>, rx: Rx) -> Result<(), Reason> {
+        if !self.port.enabled {
+            return Err(Reason::QpNotReady);
+        }
+        let mac = packet.dest_mac();
+        if mac != self.port.mac && mac[0] & 1 == 0 {
+            return Err(Reason::DestinationMac);
+        }
+        if packet.network == Network::Grh {
+            return Err(Reason::RoceV1);
+        }
+        if self.port.require_dont_fragment && !packet.dont_fragment() {
+            return Err(Reason::Ipv4DontFragmentClear);
+        }
+        if !rx.icrc_verified && !packet.icrc_valid() {
+            return Err(Reason::Icrc);
+        }
+        let ours = match packet.dest_ip() {
+            IpAddr::V4(ip) => ip == self.port.ipv4,
+            IpAddr::V6(ip) => ip == self.port.ipv6,
+        };
+        if ours { Ok(()) } else { Err(Reason::DestinationIp) }
+    }
+
+    /// Runs everything whose time has come.
+    pub fn handle_timeout(&mut self, now: Nanos, face: &mut impl Face) {
+        while let Some((queued, slot)) = self.timers.first() {
+            if queued > now {
+                break;
+            }
+            self.timers.pop(&mut TimerPositions(&mut self.qps));
+            let qp = &mut self.qps[slot as usize];
+            if qp.exists {
+                responder::handle_timeout(qp, now);
+                requester::handle_timeout(qp, now, face);
+            }
+            self.settle(slot as usize);
+        }
+    }
+}
+
+/// What leaves.
+impl Engine {
+    /// Writes the next frame into `room`. Queue pairs take turns, one frame each.
+    pub fn poll_transmit(
+        &mut self,
+        now: Nanos,
+        room: &mut Room<'_>,
+        face: &mut impl Face,
+    ) -> Option<Train> {
+        if !self.port.enabled {
+            return None;
+        }
+        while let Some(slot) = self.ready.pop_front() {
+            let slot = slot as usize;
+            let qp = &mut self.qps[slot];
+            qp.queued = false;
+            if !qp.exists {
+                continue;
+            }
+            let sent = responder::poll(qp, &self.port, room, face)
+                .or_else(|| requester::poll(qp, now, &self.port, room, face));
+            if let Some(train) = &sent {
+                qp.counters.count(Counter::SentPackets);
+                if train.retransmission {
+                    qp.counters.count(Counter::RetransmittedPackets);
+                }
+            }
+            self.settle(slot);
+            if sent.is_some() {
+                return sent;
+            }
+        }
+        None
+    }
+}
+
+impl Engine {
+    #[inline]
+    fn slot_index(&self, qpn: Qpn) -> usize {
+        qpn.get() as usize & (self.qps.len() - 1)
+    }
+
+    #[inline]
+    fn slot(&self, qpn: Qpn) -> Option<usize> {
+        let slot = self.slot_index(qpn);
+        let qp = &self.qps[slot];
+        (qp.exists && qp.qpn == qpn).then_some(slot)
+    }
+
+    /// Puts a queue pair on the ready list and the timers, as its state now asks for.
+    #[inline]
+    fn settle(&mut self, slot: usize) {
+        let qp = &mut self.qps[slot];
+        if !qp.queued && qp.exists && qp.wants_to_send() {
+            qp.queued = true;
+            self.ready.push_back(slot as u32);
+        }
+        let deadline = qp.deadline();
+        if deadline != Nanos::NEVER {
+            self.timers.schedule(slot as u32, deadline, &mut TimerPositions(&mut self.qps));
+        }
+    }
+
+    /// Doubles the table. Slots move, so the ready list and the timers are made again.
+    fn grow(&mut self) {
+        let old = core::mem::take(&mut self.qps);
+        let waiting: Vec<Qpn> = self.ready.iter().map(|&slot| old[slot as usize].qpn).collect();
+        self.ready.clear();
+        self.timers.clear();
+        self.qps = (0..old.len() * 2).map(|_| Qp::vacant()).collect();
+        self.ready.reserve(self.qps.len());
+        self.timers.reserve(self.qps.len());
+        for mut qp in old.into_iter().filter(|qp| qp.exists) {
+            qp.queued = false;
+            qp.timer_position = NOT_QUEUED;
+            let slot = self.slot_index(qp.qpn);
+            self.qps[slot] = qp;
+        }
+        for qpn in waiting {
+            if let Some(slot) = self.slot(qpn) {
+                self.settle(slot);
+            }
+        }
+        for slot in 0..self.qps.len() {
+            self.settle(slot);
+        }
+    }
+}
+
+/// Checks between finding the queue pair and looking at the PSN (rule V-01).
+fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
+    let attributes = &qp.attributes;
+    if !attributes.enabled {
+        return Err(Reason::QpNotReady);
+    }
+    if packet.row.operation == Operation::Cnp || attributes.service == Service::RawFrame {
+        return Ok(());
+    }
+    let fits = match attributes.service {
+        Service::Rc => packet.row.transport == Transport::Rc,
+        Service::Uc => packet.row.transport == Transport::Uc,
+        Service::Ud => packet.row.transport == Transport::Ud,
+        Service::RawFrame => true,
+    };
+    if !fits {
+        return Err(Reason::ServiceMismatch);
+    }
+    let accepts = if packet.row.operation.is_response() {
+        qp.state.accepts_responses()
+    } else {
+        qp.state.accepts_requests()
+    };
+    if !accepts {
+        return Err(if qp.state == State::Error { Reason::QpFatal } else { Reason::QpNotReady });
+    }
+    if attributes.policy.check_source
+        && attributes.service != Service::Ud
+        && packet.source_ip() != attributes.path.dest_ip
+    {
+        return Err(Reason::SourceAddress);
+    }
+    if attributes.policy.check_pkey && !pkeys_match(attributes.pkey, packet.bth.pkey.get()) {
+        return Err(Reason::PKey);
+    }
+    if attributes.policy.strict_pad && packet.payload().is_empty() && packet.bth.pad_count() != 0 {
+        return Err(Reason::PadCount);
+    }
+    Ok(())
+}
+
+/// Rule V-05: equal low 15 bits, not 0, and at least one side is a full member.
+const fn pkeys_match(ours: u16, theirs: u16) -> bool {
+    (ours ^ theirs) & 0x7FFF == 0 && ours & 0x7FFF != 0 && (ours | theirs) & 0x8000 != 0
+}

@@ -1,0 +1,79 @@
+//! The invariant CRC: CRC-32 over the packet with the fields that routers may change set to ones.
+//!
+//! IBTA vol 1, 7.8.1 and annexes A16 and A17. Masked are TOS, TTL and checksum (IPv4), traffic
+//! class, flow label and hop limit (IPv6, GRH), the UDP checksum, and byte 4 of the BTH. Eight bytes
+//! of ones stand for a masked LRH. The value is stored least significant byte first.
+
+use crc32fast::Hasher;
+
+use super::parse::Network;
+
+/// CRC-32 of the eight bytes of ones, so that they need not be fed.
+const LRH_CRC: u32 = 0x2144_DF1C;
+
+/// Longest header prefix with masked fields: IPv6, UDP, and the BTH's first 8 bytes.
+const MASK_LEN_MAX: usize = 40 + 8 + 8;
+
+/// Below this length one pass over a masked copy is cheaper than two passes.
+const COPY_LEN_MAX: usize = 256;
+
+/// Bytes from the start of the IP header (or GRH) to the BTH.
+#[must_use]
+pub const fn bth_offset(network: Network) -> usize {
+    match network {
+        Network::Ipv4 => 28,
+        Network::Ipv6 => 48,
+        Network::Grh => 40,
+    }
+}
+
+/// Sets the masked fields of a header to ones, in place. `header` starts at the IP header or GRH
+/// and reaches at least to BTH byte 4.
+pub fn mask(network: Network, header: &mut [u8]) {
+    match network {
+        Network::Ipv4 => {
+            header[1] = 0xFF;
+            header[8] = 0xFF;
+            header[10..12].fill(0xFF);
+            header[26..28].fill(0xFF);
+        }
+        Network::Ipv6 | Network::Grh => {
+            header[0] |= 0x0F;
+            header[1..4].fill(0xFF);
+            header[7] = 0xFF;
+            if matches!(network, Network::Ipv6) {
+                header[46..48].fill(0xFF);
+            }
+        }
+    }
+    header[bth_offset(network) + 4] = 0xFF;
+}
+
+/// CRC-32 of bytes whose masked fields are already ones.
+#[must_use]
+pub fn of_masked(bytes: &[u8]) -> u32 {
+    let mut hasher = Hasher::new_with_initial(LRH_CRC);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// The ICRC of a packet from its IP header or GRH up to, and not including, the ICRC field.
+/// `covered` reaches at least to the end of the BTH.
+#[must_use]
+pub fn of(network: Network, covered: &[u8]) -> u32 {
+    if covered.len() <= COPY_LEN_MAX {
+        let mut copy = [0; COPY_LEN_MAX];
+        let copy = &mut copy[..covered.len()];
+        copy.copy_from_slice(covered);
+        mask(network, copy);
+        return of_masked(copy);
+    }
+    let (head, rest) = covered.split_at(MASK_LEN_MAX);
+    let mut masked = [0; MASK_LEN_MAX];
+    masked.copy_from_slice(head);
+    mask(network, &mut masked);
+    let mut hasher = Hasher::new_with_initial(LRH_CRC);
+    hasher.update(&masked);
+    hasher.update(rest);
+    hasher.finalize()
+}
