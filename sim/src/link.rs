@@ -65,7 +65,6 @@ pub(crate) struct InFlight {
     pub(crate) buffer: Vec<u8>,
     pub(crate) len: usize,
     pub(crate) sent: Nanos,
-    pub(crate) arrives: Nanos,
     pub(crate) lost: Option<Loss>,
     pub(crate) retransmission: bool,
 }
@@ -131,7 +130,7 @@ impl Direction {
         self.traffic.retransmissions += u64::from(train.retransmission);
         self.traffic.lost += u64::from(lost.is_some());
         let retransmission = train.retransmission;
-        self.wire.push_back(InFlight { buffer, len, sent: now, arrives, lost, retransmission });
+        self.wire.push_back(InFlight { buffer, len, sent: now, lost, retransmission });
         arrives
     }
 

@@ -17,13 +17,13 @@ use crate::link::{DropRule, LinkConfig};
 pub const DEFAULT_SCENARIO: &str = include_str!("../scenarios/default.toml");
 
 /// Largest message that the ERNIC face moves (PG332, "Unsupported Features").
-pub const ERNIC_MESSAGE_LEN_MAX: u32 = 8 << 20;
+pub(crate) const ERNIC_MESSAGE_LEN_MAX: u32 = 8 << 20;
 /// Work requests in flight at most.
-pub const OUTSTANDING_MAX: u32 = 1024;
+pub(crate) const OUTSTANDING_MAX: u32 = 1024;
 /// Bytes of buffers and rings that a scenario may ask of one node.
-pub const NODE_MEMORY_MAX: u64 = 1 << 30;
+pub(crate) const NODE_MEMORY_MAX: u64 = 1 << 30;
 /// Guard bytes before, between and after message buffers.
-pub const GUARD_LEN: u64 = 64;
+pub(crate) const GUARD_LEN: u64 = 64;
 /// Receive elements are multiples of this (ERNIC: QPCONF[31:16]).
 const RQ_ELEMENT_UNIT: u32 = 256;
 /// IPv6, UDP, BTH, RETH, immediate data and ICRC: what a packet may be longer than its payload by.

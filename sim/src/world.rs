@@ -43,6 +43,24 @@ impl<D: Device<M>, M: Memory> Station for Nic<D, M> {
     }
 }
 
+impl<S: Station + ?Sized> Station for Box<S> {
+    fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        (**self).handle_frame(now, frame)
+    }
+
+    fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        (**self).poll_transmit(now, room)
+    }
+
+    fn handle_timeout(&mut self, now: Nanos) {
+        (**self).handle_timeout(now);
+    }
+
+    fn next_deadline(&mut self) -> Option<Nanos> {
+        (**self).next_deadline()
+    }
+}
+
 /// A frame at the moment of its arrival, or when a lost one would have arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Sighting<'a> {
@@ -97,6 +115,9 @@ pub trait Observer {
     fn activity(&mut self, what: Activity) {
         let _ = what;
     }
+
+    /// A message was compared with what was sent, and is right.
+    fn message(&mut self) {}
 }
 
 /// Looks away.
@@ -210,6 +231,12 @@ impl<N: Station> World<N> {
     #[must_use]
     pub fn sent(&self, station: usize) -> Traffic {
         self.ports[station].direction.map(|d| self.directions[d].traffic).unwrap_or_default()
+    }
+
+    /// Frames on all wires, lost ones included.
+    #[must_use]
+    pub fn frames_in_flight(&self) -> usize {
+        self.directions.iter().map(|direction| direction.wire.len()).sum()
     }
 
     /// Replaces what a station's outgoing frames meet; rules count from here.
