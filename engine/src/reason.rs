@@ -96,6 +96,7 @@ reasons! {
     RegisterAlignment "register_misaligned" "A register access that is not an aligned 32-bit word."
     FrameTooLong "frame_too_long" "A frame that software built is longer than the link can take."
     PathIncomplete "path_incomplete" "The queue pair's addresses are missing or of mixed families."
+    MacControlUnknown "mac_control_unknown" "Not a PAUSE or PFC frame: another EtherType, a VLAN tag, or an unknown MAC control opcode."
 }
 
 impl Reason {
