@@ -343,6 +343,7 @@ fn f_40_the_cpus_crc_path_is_in_use() {
     #[cfg(target_arch = "x86_64")]
     let capable = std::arch::is_x86_feature_detected!("pclmulqdq")
         && std::arch::is_x86_feature_detected!("sse2")
+        && std::arch::is_x86_feature_detected!("ssse3")
         && std::arch::is_x86_feature_detected!("sse4.1");
     #[cfg(target_arch = "aarch64")]
     let capable = std::arch::is_aarch64_feature_detected!("crc");
@@ -352,7 +353,7 @@ fn f_40_the_cpus_crc_path_is_in_use() {
     assert_eq!(specialized.is_some(), capable);
 
     // Both implementations agree on every length, so which of them runs changes no byte.
-    let bytes: Vec<u8> = (0..1100u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..1100u32).map(|i| ((i * 31) >> 3) as u8).collect();
     for len in 0..bytes.len() {
         let mut tables = crc32fast::Hasher::internal_new_baseline(0, 0);
         tables.update(&bytes[..len]);
