@@ -410,7 +410,12 @@ impl<P: Platform> Ernic<P> {
         }))
     }
 
-    pub(crate) fn alloc(&mut self, purpose: &'static str, len: usize) -> Result<DmaBuffer, Error> {
+    /// Zeroed DMA memory, aligned to 256 bytes; `purpose` is named where there is none. It stays
+    /// with the platform: the driver does not free what it did not allocate for itself.
+    ///
+    /// # Errors
+    /// No more memory.
+    pub fn dma_alloc(&mut self, purpose: &'static str, len: usize) -> Result<DmaBuffer, Error> {
         self.platform.dma_alloc(len, DMA_ALIGN).ok_or(Error::NoDmaMemory { purpose, len })
     }
 
@@ -472,7 +477,7 @@ impl<P: Platform> Ernic<P> {
             if bytes == 0 {
                 continue;
             }
-            let buffer = self.alloc(purpose, bytes)?;
+            let buffer = self.dma_alloc(purpose, bytes)?;
             self.pools.push(buffer);
             if purpose == INCOMING_ERRORS {
                 self.incoming_errors = buffer;

@@ -56,8 +56,8 @@ pub enum Error {
     QpState {
         /// The queue pair.
         qp: QpNumber,
-        /// What to do first.
-        way_out: &'static str,
+        /// What is wrong, and what to do first.
+        problem: &'static str,
     },
     /// All rows of the memory region table are taken.
     NoRegionFree {
@@ -148,7 +148,7 @@ impl fmt::Display for Error {
                  management. Destroy one, or raise num_qps_enabled at bring-up (at most 2047)"
             ),
             Self::QpUnknown { qp } => write!(f, "{qp} does not exist; create it first"),
-            Self::QpState { qp, way_out } => write!(f, "{qp}: {way_out}"),
+            Self::QpState { qp, problem } => write!(f, "{qp} {problem}"),
             Self::NoRegionFree { rows } => write!(
                 f,
                 "all {rows} rows of the memory region table are taken; deregister a region first"
