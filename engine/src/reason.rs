@@ -106,6 +106,7 @@ reasons! {
     VerbsHandle "verbs_handle_unknown_or_in_use" "A verb named an object that does not exist, or removes one that is in use."
     VerbsAttribute "verbs_attribute_out_of_range" "A verb was given an attribute that is out of range or not offered."
     VerbsExhausted "verbs_resources_exhausted" "A verb found no memory or no free number."
+    MacControlUnknown "mac_control_unknown" "Not a PAUSE or PFC frame: another EtherType, a VLAN tag, or an unknown MAC control opcode."
 }
 
 impl Reason {

@@ -1,1 +1,3 @@
-//! Placeholder, replaced by the first commit series.
+//! The real world around SoftRNIC: clock, memory, files, captures, links.
+
+pub mod capture;
