@@ -1,4 +1,5 @@
-//! The real world around SoftRNIC: clock, memory, files, captures, links.
+//! The real world around SoftRNIC: captures, memory that a card can reach, and what this machine
+//! offers.
 //!
 //! `unsafe` is allowed in named modules only, each block with its reason.
 #![deny(unsafe_code)]
