@@ -31,7 +31,7 @@ fn create_and_connect_program_everything_and_enable_last() {
     ernic.connect_qp(qp, &peer_v4()).expect("connected");
     let script = ernic.platform_mut().take_script();
     insta::assert_snapshot!("create_connect", script);
-    assert_eq!(script.lines().last(), Some("QP 2 QPCONFi = 0x00040431"));
+    assert_eq!(script.lines().last(), Some("QP 2 QPCONF = 0x00040431"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_fatal_queue_pair_is_flushed_before_it_is_destroyed() {
     ernic.platform_mut().take_script();
     ernic.destroy_qp(qp).expect("destroyed");
     let script = ernic.platform_mut().take_script();
-    assert_eq!(script.lines().next(), Some("QP 2 QPCONFi = 0x00040471"), "{script}");
+    assert_eq!(script.lines().next(), Some("QP 2 QPCONF = 0x00040471"), "{script}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_device_that_does_not_come_to_rest_is_a_timeout_that_names_the_register() {
     ernic.platform_mut().set_qp(2, reg::STATQP, 1);
     let error = ernic.destroy_qp(qp).expect_err("still busy");
     assert!(matches!(error, Error::Timeout { register, looks: 50, value: 1, .. }
-        if register.name == "STATQPi" && register.offset == 0x18_0188));
+        if register.name == "STATQP" && register.offset == 0x18_0188));
     assert_eq!(ernic.platform().pauses, 49, "a pause between two looks");
     ernic.platform_mut().can_flush = true;
     assert_eq!(ernic.destroy_qp(qp), Ok(()), "the queue pair was kept and can be tried again");
