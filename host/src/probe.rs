@@ -63,10 +63,10 @@ probes! {
         "PCI resource files (example ernic_card)",
         "run with sudo, or give your user the resource file";
     "CAP_NET_RAW" || capability(13),
-        "planned: links on network interfaces",
+        "planned links on network interfaces",
         "sudo setcap cap_net_raw+ep on the binary; in a container, --cap-add NET_RAW";
     "CAP_NET_ADMIN" || capability(12),
-        "planned: TAP links, AF_XDP links",
+        "planned TAP links, AF_XDP links",
         "sudo setcap cap_net_admin+ep on the binary; in a container, --cap-add NET_ADMIN";
     "CAP_SYS_ADMIN" || capability(21),
         "bus addresses of huge pages (example ernic_card with pagemap)",
@@ -75,25 +75,25 @@ probes! {
         "memory that a card can reach (example ernic_card)",
         "echo 64 | sudo tee /proc/sys/vm/nr_hugepages; sudo mount -t hugetlbfs none /dev/hugepages";
     "TUN device" tun_device,
-        "planned: TAP links",
+        "planned TAP links",
         "sudo modprobe tun; in a container, --device /dev/net/tun";
     "AF_PACKET" || socket_of(AddressFamily::PACKET),
-        "planned: links on network interfaces",
+        "planned links on network interfaces",
         "needs CAP_NET_RAW and a kernel with CONFIG_PACKET";
     "AF_XDP" || socket_of(AddressFamily::XDP),
-        "planned: fast links on network interfaces",
+        "planned fast links on network interfaces",
         "needs CAP_NET_RAW and a kernel with CONFIG_XDP_SOCKETS; AF_PACKET does the same, slower";
     "io_uring" io_uring,
-        "planned: fast UDP links",
+        "planned fast UDP links",
         "sudo sysctl kernel.io_uring_disabled=0; container runtimes block it by seccomp profile";
     "network namespaces" network_namespace,
-        "planned: two hosts on one machine",
+        "planned tests with two hosts on one machine",
         "run as root, or inside `unshare -Urn`";
     "UDP port 4791" udp_port,
-        "planned: links over UDP sockets",
+        "planned links over UDP sockets",
         "stop what uses the port (`ss -ulpn sport = 4791`), another soft RDMA device perhaps";
     "rdma_rxe" rdma_rxe,
-        "planned: talking to Linux' own software RDMA",
+        "planned talks with Linux' own software RDMA",
         "install the kernel's extra modules, then sudo modprobe rdma_rxe; cloud kernels often lack it";
     "tshark" || tool(&["tshark"], &["--version"]),
         "judging captures in CI; reading capture.pcapng",
@@ -102,13 +102,13 @@ probes! {
         "judging ICRCs in CI",
         "pip install scapy";
     "QEMU" || tool(&["qemu-system-x86_64"], &["--version"]),
-        "planned: guests with stock drivers",
+        "planned guests with stock drivers",
         "apt install qemu-system-x86";
     "QEMU vfio-user-pci" qemu_vfio_user,
-        "planned: our devices inside of a guest",
+        "planned guests with our devices",
         "QEMU 10.1 or newer, built with --enable-vfio-user-client";
     "Chromium" || tool(&["chromium", "chromium-browser", "google-chrome"], &["--version"]),
-        "planned: judging report pages in CI",
+        "planned judgement of report pages in CI",
         "apt install chromium";
     "valgrind" || tool(&["valgrind"], &["--version"]),
         "counting instructions when speed is measured by hand",
@@ -191,7 +191,7 @@ fn rdma_rxe() -> io::Result<Finding> {
         fs::read_to_string(path).is_ok_and(|text| text.contains("/rdma_rxe.ko"))
     });
     Ok(if listed {
-        found("can be loaded")
+        Finding::Found(format!("not loaded, but among the modules of kernel {release}"))
     } else {
         Finding::Missing(format!("not among the modules of kernel {release}"))
     })
