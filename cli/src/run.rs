@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use softrnic_host::capture::{Interface, Writer};
 use softrnic_sim::{
-    Activity, DEFAULT_SCENARIO, Observer, Report, Scenario, Sighting, Simulation, describe_fate,
+    Activity, DEFAULT_SCENARIO, Fate, Observer, Report, Scenario, Sighting, Simulation,
 };
 
 use crate::report_table;
@@ -229,9 +229,17 @@ impl Observer for Recorder {
         if self.error.is_some() {
             return;
         }
-        let fate = describe_fate(sighting);
-        let comment = [fate.trim()];
-        let comments = if comment[0].is_empty() { &[][..] } else { &comment[..] };
+        let fate = match sighting.fate {
+            Fate::Delivered => String::new(),
+            fate => format!("{fate:#}"),
+        };
+        let again = if sighting.retransmission { "retransmission" } else { "" };
+        let comments = match (again, fate.as_str()) {
+            ("", "") => &[][..],
+            ("", fate) => &[fate],
+            (again, "") => &[again],
+            (again, fate) => &[again, fate],
+        };
         let interface = u32::try_from(sighting.link).unwrap_or(u32::MAX);
         let written = self.capture.packet(interface, sighting.at, sighting.frame, comments);
         self.error = written.err();

@@ -6,7 +6,6 @@ use std::fmt::Write;
 
 use softrnic_engine::packet::{Packet, Syndrome, nak_code, parse};
 
-use crate::link::Loss;
 use crate::world::{Fate, Observer, Sighting};
 
 /// An observer that writes a ladder.
@@ -38,14 +37,14 @@ impl Observer for Ladder {
     fn frame(&mut self, sighting: &Sighting<'_>) {
         let (from, to) = (self.name(sighting.from), self.name(sighting.to));
         let arrow = if matches!(sighting.fate, Fate::Lost(_)) { "-x" } else { "->" };
-        let line = format!(
-            "{:>9} ns  {from} {arrow} {to}  {}{}",
-            sighting.at.0,
-            describe_frame(sighting.frame),
-            describe_fate(sighting)
-        );
-        self.text.push_str(line.trim_end());
-        self.text.push('\n');
+        let again = if sighting.retransmission { "  (again)" } else { "" };
+        let fate = match sighting.fate {
+            Fate::Delivered => String::new(),
+            fate => format!("  {fate}"),
+        };
+        let frame = describe_frame(sighting.frame);
+        let line = format!("{:>9} ns  {from} {arrow} {to}  {frame}{again}{fate}\n", sighting.at.0);
+        self.text.push_str(&line);
     }
 }
 
@@ -56,25 +55,6 @@ pub fn describe_frame(frame: &[u8]) -> String {
         Ok(packet) => describe_packet(&packet),
         Err(reason) => format!("{} bytes: {reason}", frame.len()),
     }
-}
-
-/// What became of a frame, for a comment; empty where it was simply executed.
-#[must_use]
-pub fn describe_fate(sighting: &Sighting<'_>) -> String {
-    let mut text = String::new();
-    if sighting.retransmission {
-        text.push_str("  (again)");
-    }
-    // Writing to a String cannot fail.
-    let _ = match sighting.fate {
-        Fate::Delivered => Ok(()),
-        Fate::Duplicate => write!(text, "  duplicate: executed before, answered again"),
-        Fate::Refused(reason) => write!(text, "  refused: {reason}"),
-        Fate::Lost(Loss::Chance) => write!(text, "  lost: by the link's loss rate"),
-        Fate::Lost(Loss::Rule(i)) => write!(text, "  lost: by drop rule {}", i + 1),
-        Fate::Lost(Loss::TooLong) => write!(text, "  lost: longer than the link's MTU"),
-    };
-    text
 }
 
 fn describe_packet(packet: &Packet<'_>) -> String {

@@ -16,7 +16,7 @@ mod scenario;
 mod simulation;
 mod world;
 
-pub use ladder::{Ladder, describe_fate, describe_frame};
+pub use ladder::{Ladder, describe_frame};
 pub use link::{DropRule, ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
 pub use node::NodeError;
 pub use random::Random;

@@ -4,6 +4,7 @@
 //! Knows frames by length, opcode and PSN only. Time comes in as an argument.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use softrnic_engine::packet::opcode;
 use softrnic_engine::{Nanos, Psn, Train};
@@ -52,8 +53,8 @@ pub struct DropRule {
 pub enum Loss {
     /// By the link's loss rate.
     Chance,
-    /// By the rule with this index.
-    Rule(usize),
+    /// By this rule.
+    Rule(DropRule),
     /// Longer than the link's MTU.
     TooLong,
 }
@@ -137,12 +138,12 @@ impl Direction {
     fn fate(&mut self, len: usize, train: &Train) -> Option<Loss> {
         let mut lost = None;
         // Every rule counts every frame, so that what one rule loses does not shift another.
-        for (i, (rule, seen)) in self.rules.iter_mut().enumerate() {
+        for (rule, seen) in &mut self.rules {
             let matches = rule.opcode.is_none_or(|o| o == train.opcode)
                 && rule.psn.is_none_or(|p| p == train.psn);
             *seen += u64::from(matches);
             if matches && *seen == rule.nth {
-                lost = lost.or(Some(Loss::Rule(i)));
+                lost = lost.or(Some(Loss::Rule(*rule)));
             }
         }
         // Drawn for each frame, so that a rule does not shift the rest of the sequence.
@@ -154,13 +155,23 @@ impl Direction {
     }
 }
 
-impl std::fmt::Display for DropRule {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for DropRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.opcode {
             Some(value) => write!(f, "{} no. {}", opcode::row(value).name, self.nth)?,
             None => write!(f, "frame no. {}", self.nth)?,
         }
         self.psn.map_or(Ok(()), |psn| write!(f, " with PSN {psn}"))
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chance => f.write_str("by the link's loss rate"),
+            Self::Rule(rule) => write!(f, "by the rule for {rule}"),
+            Self::TooLong => f.write_str("longer than the link's MTU"),
+        }
     }
 }
 
@@ -207,8 +218,9 @@ mod tests {
     #[test]
     fn a_rule_loses_the_named_packet_once() {
         let mut line = direction(LinkConfig::default());
-        line.rules.push((DropRule { opcode: Some(opcode::SEND_MIDDLE), psn: None, nth: 2 }, 0));
-        line.rules.push((DropRule { opcode: None, psn: Some(Psn::new(9)), nth: 1 }, 0));
+        let middle = DropRule { opcode: Some(opcode::SEND_MIDDLE), psn: None, nth: 2 };
+        let nine = DropRule { opcode: None, psn: Some(Psn::new(9)), nth: 1 };
+        line.rules = vec![(middle, 0), (nine, 0)];
         let sent = [
             (opcode::SEND_FIRST, 5),
             (opcode::SEND_MIDDLE, 6),
@@ -221,7 +233,7 @@ mod tests {
             line.send(Nanos(0), Vec::new(), &train(100, opcode, psn));
         }
         let lost: Vec<_> = line.wire.iter().map(|f| f.lost).collect();
-        let (rule, second) = (Some(Loss::Rule(0)), Some(Loss::Rule(1)));
+        let (rule, second) = (Some(Loss::Rule(middle)), Some(Loss::Rule(nine)));
         assert_eq!(lost, [None, None, rule, None, second, None]);
         assert_eq!(line.traffic.lost, 2);
     }

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 
 use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
@@ -93,6 +94,21 @@ pub enum Fate {
     Refused(Reason),
     /// The link lost it.
     Lost(Loss),
+}
+
+/// In words; with `{:#}`, a refusal comes with its sentence.
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Delivered => f.write_str("delivered"),
+            Self::Duplicate => f.write_str("duplicate: executed before, answered again"),
+            Self::Refused(reason) if f.alternate() => {
+                write!(f, "refused: {reason}. {}", reason.row().text)
+            }
+            Self::Refused(reason) => write!(f, "refused: {reason}"),
+            Self::Lost(loss) => write!(f, "lost: {loss}"),
+        }
+    }
 }
 
 /// What the caller's time goes into, so that somebody with a clock can tell them apart.

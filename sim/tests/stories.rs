@@ -1,4 +1,5 @@
 //! Two nodes, a cable, and what a reviewer should see when their behaviour changes.
+#![allow(clippy::unwrap_used)] // test code: a panic is the message
 
 use std::collections::BTreeMap;
 
