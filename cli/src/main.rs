@@ -3,6 +3,7 @@
 //! Each subcommand has a file of its own with `Args` and `run`.
 #![forbid(unsafe_code)]
 
+mod doctor;
 mod report_table;
 mod run;
 
@@ -23,11 +24,14 @@ struct Cli {
 enum Command {
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
+    /// Show which rights, kernel features and tools can be used here
+    Doctor(doctor::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
     };
     match result {
         Ok(code) => code,
