@@ -124,15 +124,6 @@ impl fmt::Display for Tree {
         for node in &self.nodes {
             write_node(f, node, 0, width)?;
         }
-        match self.icrc {
-            Some(verdict) if verdict.is_right() => {
-                writeln!(f, "ICRC {:#010x}: right", verdict.carried)?;
-            }
-            Some(IcrcVerdict { carried, computed }) => {
-                writeln!(f, "ICRC {carried:#010x}: WRONG, {computed:#010x} belongs there")?;
-            }
-            None => {}
-        }
         match self.refused {
             Some(reason) => writeln!(f, "refused: {reason}: {}", reason.row().text),
             None => Ok(()),
