@@ -115,7 +115,11 @@ fn print(
     if let Some(name) = interface.filter(|name| !name.is_empty()) {
         write!(out, ", {name}")?;
     }
-    writeln!(out, ": {}", tree.summary)?;
+    write!(out, ": {}", tree.summary)?;
+    if let Some(reason) = tree.refused {
+        write!(out, ", refused: {reason}")?;
+    }
+    writeln!(out)?;
     for comment in &packet.comments {
         writeln!(out, "comment: {comment}")?;
     }
