@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod decode;
+mod report_table;
+mod run;
 
 use std::io;
 use std::process::ExitCode;
@@ -22,11 +24,14 @@ struct Cli {
 enum Command {
     /// Show the frames of a capture, or bytes given as text, as trees of named fields
     Decode(decode::Args),
+    /// Run a scenario: software NICs on a virtual wire, every byte compared
+    Run(run::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Decode(args) => decode::run(&args),
+        Command::Run(args) => run::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -1,3 +1,8 @@
-//! The real world around SoftRNIC: clock, memory, files, captures, links.
+//! The real world around SoftRNIC: captures, memory that a card can reach, and what this machine
+//! offers.
+//!
+//! `unsafe` is allowed in named modules only, each block with its reason.
+#![deny(unsafe_code)]
 
 pub mod capture;
+pub mod pci;
