@@ -3,6 +3,7 @@
 //! Each subcommand has a file of its own with `Args` and `run`.
 #![forbid(unsafe_code)]
 
+mod decode;
 mod doctor;
 mod report_table;
 mod run;
@@ -22,6 +23,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show the frames of a capture, or bytes given as text, as trees of named fields
+    Decode(decode::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
     /// Show which rights, kernel features and tools can be used here
@@ -30,6 +33,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Decode(args) => decode::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::run(&args),
     };
