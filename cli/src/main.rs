@@ -3,6 +3,7 @@
 //! Each subcommand has a file of its own with `Args` and `run`.
 #![forbid(unsafe_code)]
 
+mod regs;
 mod report_table;
 mod run;
 
@@ -23,11 +24,14 @@ struct Cli {
 enum Command {
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
+    /// Show the ERNIC register map, one register, or what an offset is
+    Regs(regs::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Regs(args) => regs::run(&args),
     };
     match result {
         Ok(code) => code,
