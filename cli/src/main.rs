@@ -5,6 +5,7 @@
 
 mod decode;
 mod doctor;
+mod regs;
 mod report_table;
 mod run;
 
@@ -29,6 +30,8 @@ enum Command {
     Run(run::Args),
     /// Show which rights, kernel features and tools can be used here
     Doctor(doctor::Args),
+    /// Show the ERNIC register map, one register, or what an offset is
+    Regs(regs::Args),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Command::Decode(args) => decode::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Regs(args) => regs::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -498,7 +498,8 @@ impl Engine {
             let slot = slot as usize;
             let qp = &mut self.qps[slot];
             qp.queued = false;
-            if !qp.exists {
+            // It may have been disabled or destroyed since it was put on the list.
+            if !qp.exists || !qp.attributes.enabled {
                 continue;
             }
             let sent = responder::poll(qp, &self.port, room, face)

@@ -153,8 +153,8 @@ fn read_qp_status(qp: &Qp, kept: &QueuePair) -> u32 {
 
 /// Writing.
 impl<M: Memory> Nic<Ernic, M> {
-    /// What a write does beside storing kept bits: `value` where `mask` has ones. `old` is the kept
-    /// word before.
+    /// What a write does beside storing kept bits. `value` has no bits outside of `mask`, which leaves
+    /// out reserved bits and refused fields; `old` is the kept word before.
     pub(super) fn write_effect(
         &mut self,
         at: Location,
@@ -165,7 +165,7 @@ impl<M: Memory> Nic<Ernic, M> {
         match at.register.row().effect {
             Effect::None => Ok(()),
             Effect::Device(effect) => {
-                self.write_device(effect, at.index, old, value & mask);
+                self.write_device(effect, at.index, old, value);
                 Ok(())
             }
             Effect::Qp(effect) => {

@@ -89,7 +89,7 @@ impl<M: Memory> Nic<Ernic, M> {
             if stored != 0 {
                 *self.device.kept_mut(at) = (old & !stored) | (value & stored);
             }
-            self.write_effect(at, old, value, mask)?;
+            self.write_effect(at, old, value & mask, mask)?;
         }
         refused.map_or(Ok(()), Err)
     }
