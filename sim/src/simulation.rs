@@ -313,7 +313,7 @@ impl<'a> Run<'a> {
         while self.posted < most {
             let (local, remote) = self.slots(self.posted);
             let len = self.payload.len(self.posted, phase.size);
-            self.watch.activity(Activity::World);
+            self.watch.activity(Activity::Payload);
             let source = match phase.operation {
                 OperationKind::Send | OperationKind::Write => (phase.from, local),
                 OperationKind::Read => (phase.to, remote),
@@ -364,7 +364,7 @@ impl<'a> Run<'a> {
             // It grows as needed, and no wait is too long for 64 bits.
             let _ = latency.record(waited);
         }
-        self.watch.activity(Activity::World);
+        self.watch.activity(Activity::Payload);
         let (from, to) = (self.phase.from, self.phase.to);
         let (local, remote) = self.slots(message);
         let len = self.payload.len(message, self.phase.size);
@@ -398,7 +398,7 @@ impl<'a> Run<'a> {
                 self.fail(format!("receiving message {} failed: {error}", self.received));
                 return Ok(false);
             }
-            self.watch.activity(Activity::World);
+            self.watch.activity(Activity::Payload);
             self.check_arrival(&arrived)?;
             self.ended = self.world.now();
             self.watch.activity(Activity::Device);
@@ -463,7 +463,7 @@ impl<'a> Run<'a> {
                 break;
             }
         }
-        self.watch.activity(Activity::World);
+        self.watch.activity(Activity::Payload);
     }
 
     /// Every byte of both buffer areas that is not a message must be as it was.
