@@ -133,6 +133,9 @@ fn a_link_that_loses_everything_ends_in_an_explained_failure() {
         assert!(!report.passed);
         let words = report.phases[0].failures.join("\n");
         assert!(words.contains("message 0 failed"), "{face}: {words}");
+        assert!(words.contains("retry_count_exceeded"), "{face}: {words}");
+        assert!(words.contains("SEND_ONLY            psn=000000"), "{face}: {words}");
+        assert!(words.contains("lost: by the link's loss rate"), "{face}: {words}");
         assert_eq!(report.phases[0].messages, 0);
     }
 }
