@@ -90,6 +90,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let Some(phase) = simulation.run_phase(&mut recorder) else { break };
         let (name, messages, bytes) = (phase.name.clone(), phase.messages, phase.bytes);
         speeds.push(recorder.clock.stop().speed(name, messages, bytes));
+        if recorder.error.is_some() {
+            break;
+        }
     }
     recorder.finish().with_context(|| format!("cannot write {}", capture_path.display()))?;
 
@@ -107,14 +110,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let speed_path = args.out.join("speed.json");
     write_file(&speed_path, &to_json(&speed)?)?;
 
-    let mut out = BufWriter::new(io::stdout().lock());
-    if args.json {
-        out.write_all(report_json.as_bytes())?;
-    } else {
-        report_table::print(&mut out, &report, &speed.phases, speed.build)?;
-        print_end(&mut out, &report, [&capture_path, &report_path, &speed_path], speed.wall_s)?;
+    let paths = [capture_path, report_path, speed_path];
+    let printed = match args.json {
+        true => io::stdout().lock().write_all(report_json.as_bytes()),
+        false => print_tables(&report, &speed, &paths),
+    };
+    match printed {
+        // Whoever read it has seen enough; the verdict stands.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed?,
     }
-    out.flush()?;
     Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -158,24 +163,23 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn print_end(
-    out: &mut impl Write,
-    report: &Report,
-    paths: [&Path; 3],
-    wall_s: f64,
-) -> io::Result<()> {
-    let [capture, report_path, speed] = paths.map(Path::display);
+fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 3]) -> io::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    report_table::print(&mut out, report, &speed.phases, speed.build)?;
     let messages: u64 = report.phases.iter().map(|phase| phase.messages).sum();
     let verdict = if report.passed { "PASSED" } else { "FAILED" };
     writeln!(
         out,
-        "\n{verdict}: {} messages compared byte by byte, seed {}, {wall_s:.2} s in all",
+        "\n{verdict}: {} messages compared byte by byte, seed {}, {:.2} s in all",
         report_table::grouped(messages),
-        report.seed
+        report.seed,
+        speed.wall_s
     )?;
+    let [capture, report_path, speed_path] = paths.each_ref().map(|path| path.display());
     writeln!(out, "  {capture}  every frame, whole; open it with Wireshark")?;
     writeln!(out, "  {report_path}  the same for the same seed, on every machine")?;
-    writeln!(out, "  {speed}  wall-clock figures of this machine")
+    writeln!(out, "  {speed_path}  wall-clock figures of this machine")?;
+    out.flush()
 }
 
 /// Writes the capture, takes the time, shows progress.
