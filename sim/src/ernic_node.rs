@@ -7,7 +7,7 @@ use softrnic_driver::{
     Completion, DeviceConfig, Ernic, Local, Map, QpConfig, QpNumber, RegionAccess, RegionConfig,
     Remote,
 };
-use softrnic_engine::{Engine, Nanos, PathMtu, Room, State, Train, Verdict};
+use softrnic_engine::{Engine, Nanos, PathMtu, REASON_ROWS, Room, State, Train, Verdict};
 
 use crate::model::Model;
 use crate::node::{Area, Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
@@ -181,15 +181,20 @@ impl Node for ErnicNode {
         let status = self.driver.status(qp).ok()?;
         let fatal = self.driver.take_fatal().ok().flatten();
         let code = fatal.map_or("none".to_owned(), |entry| format!("{:#06x}", entry.code));
+        let faults = self.driver.platform().nic.device.faults();
+        let met = REASON_ROWS.iter().zip(faults).filter(|(_, count)| **count > 0);
+        let met: Vec<_> = met.map(|(row, count)| format!("{} {count}", row.name)).collect();
         Some(format!(
             "{qp} is fatal: STATQP {:#010x} (NAK syndrome {:#04x}, {} retries, {} RNR retries), \
-             fatal code {code}, next PSN {:#08x}, {} outstanding",
+             fatal code {code}, response awaited for PSN {:#08x}, next PSN {:#08x}; the device has \
+             met: {}",
             status.statqp,
             status.nak_syndrome(),
             status.retry_count(),
             status.rnr_retry_count(),
+            status.response_psn,
             status.send_psn,
-            status.outstanding,
+            if met.is_empty() { "nothing of its own".to_owned() } else { met.join(", ") },
         ))
     }
 
