@@ -1,2 +1,54 @@
-//! The `rnic` command.
-fn main() {}
+//! The `rnic` command: picks the subcommand and turns its result into an exit status.
+//!
+//! Each subcommand has a file of its own with `Args` and `run`.
+#![forbid(unsafe_code)]
+
+mod decode;
+mod doctor;
+mod report_table;
+mod run;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA NICs in software: run, inspect and decode.
+#[derive(Parser)]
+#[command(name = "rnic", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the frames of a capture, or bytes given as text, as trees of named fields
+    Decode(decode::Args),
+    /// Run a scenario: software NICs on a virtual wire, every byte compared
+    Run(run::Args),
+    /// Show which rights, kernel features and tools can be used here
+    Doctor(doctor::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Decode(args) => decode::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        // Whoever read our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let mut io_errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io_errors.any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -9,8 +9,10 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod ernic;
 mod memory;
 mod nic;
+pub mod verbs;
 
 pub use memory::{DmaFault, Memory, Ram};
 pub use nic::{Device, Nic};

@@ -1,1 +1,9 @@
-//! Placeholder, replaced by the first commit series.
+//! The real world around SoftRNIC: captures, memory that a card can reach, and what this machine
+//! offers.
+//!
+//! `unsafe` is allowed in named modules only, each block with its reason.
+#![deny(unsafe_code)]
+
+pub mod capture;
+pub mod pci;
+pub mod probe;
