@@ -14,6 +14,7 @@ use crate::packet::{
 };
 use crate::qp::Qp;
 use crate::reason::Reason;
+use crate::requester::Unsent;
 
 /// Bytes before the payload in a datagram's receive buffer (rule U-12).
 const GRH_AREA: usize = 40;
@@ -86,37 +87,33 @@ pub(crate) struct Outgoing {
 /// Writes a datagram into the room.
 ///
 /// # Errors
-/// The status and reason of its work request; `Flushed` stands for "not now".
+/// Why it could not be written.
 pub(crate) fn write(
     qp: &Qp,
     outgoing: &Outgoing,
     port: &Port,
     room: &mut Room<'_>,
     face: &mut impl Face,
-) -> Result<Train, (Status, Reason)> {
+) -> Result<Train, Unsent> {
     let Outgoing { work, psn, to } = outgoing;
     let (opcode, imm) = match work.opcode {
         WorkOpcode::Send => (opcode::UD_SEND_ONLY, None),
         WorkOpcode::SendImm => (opcode::UD_SEND_ONLY_IMM, Some(work.immediate)),
-        _ => return Err((Status::LocalQpOperation, Reason::WorkOpcodeIllegal)),
+        _ => return Err(Unsent::Never(Status::LocalQpOperation, Reason::WorkOpcodeIllegal)),
     };
     let row = opcode::row(opcode);
     // Chosen for rule U-13: an error here, as hardware does, rather than silence.
     if work.length > qp.attributes.path_mtu.bytes() {
-        return Err((Status::LocalLength, Reason::MessageTooLong));
+        return Err(Unsent::Never(Status::LocalLength, Reason::MessageTooLong));
     }
-    let template = Template::new(&flow(qp, port, to))
-        .ok_or((Status::LocalQpOperation, Reason::PathIncomplete))?;
+    let broken = |reason| Unsent::Never(Status::LocalQpOperation, reason);
+    let template = Template::new(&flow(qp, port, to)).ok_or(broken(Reason::PathIncomplete))?;
     let payload_len = work.length as usize;
     let payload_at = template.len() - 12 + usize::from(row.header_len);
     let len = template.frame_len(row, payload_len);
-    let frame =
-        room.bytes.get_mut(..len).ok_or((Status::LocalQpOperation, Reason::FrameTooLong))?;
-    match face.gather(qp.qpn, work.local, 0, &mut frame[payload_at..payload_at + payload_len]) {
-        Ok(()) => {}
-        Err(Hold::Stall) => return Err((Status::Flushed, Reason::QpNotReady)),
-        Err(Hold::Fault(reason)) => return Err((Status::LocalProtection, reason)),
-    }
+    let frame = room.bytes.get_mut(..len).ok_or(broken(Reason::FrameTooLong))?;
+    let out = &mut frame[payload_at..payload_at + payload_len];
+    face.gather(qp.qpn, work.local, 0, out).map_err(Unsent::of_own_bytes)?;
     let qkey = if to.qkey & 1 << 31 != 0 { qp.attributes.qkey } else { to.qkey };
     let [_, a, b, c] = qp.qpn.get().to_be_bytes();
     let deth = Deth { qkey: qkey.into(), reserved: 0, source_qp: [a, b, c] };

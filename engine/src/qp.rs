@@ -373,9 +373,14 @@ impl Qp {
         self.attributes.enabled && (self.responder.pending() || self.requester.active())
     }
 
-    /// The header template, made again where attributes or port have changed. `None` where the
-    /// addresses do not fit together.
+    /// The header template. `None` where the addresses do not fit together.
     pub(crate) fn template(&mut self, port: &Port) -> Option<&Template> {
+        self.refresh_template(port);
+        self.template.as_ref()
+    }
+
+    /// Makes the header template again where attributes or port have changed.
+    pub(crate) fn refresh_template(&mut self, port: &Port) {
         if !self.template_valid {
             let path = &self.attributes.path;
             let source_port = path.source_port.unwrap_or_else(|| {
@@ -399,6 +404,5 @@ impl Qp {
             });
             self.template_valid = true;
         }
-        self.template.as_ref()
     }
 }

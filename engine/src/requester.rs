@@ -13,7 +13,7 @@ use crate::credits::Limit;
 use crate::datagram;
 use crate::engine::{Port, Room, Train};
 use crate::face::{Completion, CompletionKind, Event, Face, Fetch, Hold, Status, Work, WorkOpcode};
-use crate::numbers::{Nanos, Psn, ack_timeout_ns, rnr_timer_ns};
+use crate::numbers::{Nanos, Psn, Qpn, ack_timeout_ns, rnr_timer_ns};
 use crate::packet::{
     BthFields, Ext, OpcodeRow, Operation, Packet, Position, Syndrome, icrc, nak_code, opcode, parse,
 };
@@ -352,7 +352,6 @@ fn flush_queue(qp: &mut Qp, face: &mut impl Face) {
 /// What the next packet is; plain values, so that nothing is borrowed while it is written.
 struct Plan {
     row: &'static OpcodeRow,
-    work: Work,
     packet: u32,
     /// Bytes of the message before this packet.
     offset: u32,
@@ -383,40 +382,24 @@ pub(crate) fn poll(
         qp.requester.may_send = false;
         return None;
     };
-    let qpn = qp.qpn;
-    let Some(template) = qp.template(port) else {
-        fail(qp, Status::LocalQpOperation, Reason::PathIncomplete, face);
-        return None;
-    };
-    let payload_at = template.len() - 12 + usize::from(plan.row.header_len);
-    let payload_len = plan.payload_len as usize;
-    let len = template.frame_len(plan.row, payload_len);
-    let Some(frame) = room.bytes.get_mut(..len) else {
-        fail(qp, Status::LocalQpOperation, Reason::FrameTooLong, face);
-        return None;
-    };
-    if payload_len != 0 {
-        let out = &mut frame[payload_at..payload_at + payload_len];
-        match face.gather(qpn, plan.work.local, plan.offset, out) {
-            Ok(()) => {}
-            Err(Hold::Stall) => {
-                qp.requester.stalled = true;
-                return None;
-            }
-            Err(Hold::Fault(reason)) => {
-                fail(qp, Status::LocalProtection, reason, face);
-                return None;
-            }
+    qp.refresh_template(port);
+    let (len, payload_at) = match write_packet(qp, &plan, room, face) {
+        Ok(written) => written,
+        Err(Unsent::NotNow) => {
+            qp.requester.stalled = true;
+            return None;
         }
-    }
-    write_extensions(&plan, &mut frame[template.len()..payload_at]);
-    template.finish(frame, plan.row, payload_len, plan.bth);
+        Err(Unsent::Never(status, reason)) => {
+            fail(qp, status, reason, face);
+            return None;
+        }
+    };
     let train = Train {
         len,
         header: payload_at as u16,
         segment: (len - payload_at) as u16,
         segments: 1,
-        qpn,
+        qpn: qp.qpn,
         opcode: plan.row.value,
         psn: plan.bth.psn,
         syndrome: None,
@@ -427,6 +410,51 @@ pub(crate) fn poll(
         sent_unreliably(qp, face);
     }
     Some(train)
+}
+
+/// Why a packet could not be written.
+pub(crate) enum Unsent {
+    /// The face asked to wait for a kick.
+    NotNow,
+    /// The work request completes so.
+    Never(Status, Reason),
+}
+
+impl Unsent {
+    /// What a hold on a work request's own bytes means.
+    pub(crate) const fn of_own_bytes(hold: Hold) -> Self {
+        match hold {
+            Hold::Stall => Self::NotNow,
+            Hold::Fault(reason) => Self::Never(Status::LocalProtection, reason),
+        }
+    }
+}
+
+/// Writes the planned packet of the entry at the cursor; returns its length and where the payload
+/// starts.
+fn write_packet(
+    qp: &Qp,
+    plan: &Plan,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Result<(usize, usize), Unsent> {
+    let broken = |reason| Unsent::Never(Status::LocalQpOperation, reason);
+    let template = qp.template.as_ref().ok_or(broken(Reason::PathIncomplete))?;
+    let Some(entry) = qp.requester.entry(qp.requester.cursor) else { return Err(Unsent::NotNow) };
+    let payload_at = template.len() - 12 + usize::from(plan.row.header_len);
+    let payload_len = plan.payload_len as usize;
+    let len = template.frame_len(plan.row, payload_len);
+    let frame = room.bytes.get_mut(..len).ok_or(broken(Reason::FrameTooLong))?;
+    if payload_len != 0 {
+        let out = &mut frame[payload_at..payload_at + payload_len];
+        let gathered = face.gather(qp.qpn, entry.work.local, plan.offset, out);
+        gathered.map_err(Unsent::of_own_bytes)?;
+    }
+    if plan.row.ext != Ext::NONE {
+        write_extensions(plan, &entry.work, &mut frame[template.len()..payload_at]);
+    }
+    template.finish(frame, plan.row, payload_len, plan.bth);
+    Ok((len, payload_at))
 }
 
 /// An unreliable packet is as good as acknowledged once it has left (rule U-01).
@@ -458,7 +486,7 @@ fn poll_datagram(
             let outgoing = datagram::Outgoing { work: entry.work, psn: qp.requester.next_psn, to };
             datagram::write(qp, &outgoing, port, room, face)
         }
-        Err(reason) => Err((Status::LocalQpOperation, reason)),
+        Err(reason) => Err(Unsent::Never(Status::LocalQpOperation, reason)),
     };
     match written {
         Ok(train) => {
@@ -469,11 +497,11 @@ fn poll_datagram(
             sent_unreliably(qp, face);
             Some(train)
         }
-        Err((Status::Flushed, _)) => {
+        Err(Unsent::NotNow) => {
             qp.requester.stalled = true;
             None
         }
-        Err((status, reason)) => {
+        Err(Unsent::Never(status, reason)) => {
             fail(qp, status, reason, face);
             None
         }
@@ -539,7 +567,6 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
         || (fresh && outstanding + 1 >= policy.window_packets);
     Some(Plan {
         row,
-        work: entry.work,
         packet: k,
         offset: entry.offset(k),
         payload_len: if reads { 0 } else { entry.payload_len(k) },
@@ -616,8 +643,8 @@ fn check(work: &Work, attributes: &Attributes) -> Option<(Status, Reason)> {
     }
 }
 
-fn write_extensions(plan: &Plan, out: &mut [u8]) {
-    let (row, work) = (plan.row, &plan.work);
+fn write_extensions(plan: &Plan, work: &Work, out: &mut [u8]) {
+    let row = plan.row;
     let mut put = |which: Ext, bytes: &[u8]| {
         if let Some(at) = row.offset_of(which) {
             out[at - 12..at - 12 + bytes.len()].copy_from_slice(bytes);
@@ -694,18 +721,18 @@ fn poll_raw(qp: &mut Qp, room: &mut Room<'_>, face: &mut impl Face) -> Option<Tr
         Fetch::Bad(status, reason) => (Work::default(), Some((status, reason))),
     };
     let written = match failed {
-        Some(failed) => Err(failed),
+        Some((status, reason)) => Err(Unsent::Never(status, reason)),
         None => write_raw(qp.qpn, &work, room, face),
     };
-    if matches!(written, Err((Status::Flushed, _))) {
-        qp.requester.stalled = true;
-        return None;
-    }
-    qp.requester.next_index = index.wrapping_add(1);
-    let (status, reason) = match written {
-        Ok(_) => (Status::Success, None),
-        Err((status, reason)) => (status, Some(reason)),
+    let (train, status, reason) = match written {
+        Ok(train) => (Some(train), Status::Success, None),
+        Err(Unsent::Never(status, reason)) => (None, status, Some(reason)),
+        Err(Unsent::NotNow) => {
+            qp.requester.stalled = true;
+            return None;
+        }
     };
+    qp.requester.next_index = index.wrapping_add(1);
     let kind =
         CompletionKind::Work { index, opcode: Some(WorkOpcode::RawFrame), length: work.length };
     face.acknowledged(qp.qpn, index);
@@ -714,25 +741,21 @@ fn poll_raw(qp: &mut Qp, room: &mut Room<'_>, face: &mut impl Face) -> Option<Tr
         qp.counters.count(Counter::ReqCqeError);
         enter_error(qp, reason, false, face);
     }
-    written.ok()
+    train
 }
 
-/// `Err((Flushed, _))` stands for "not now".
 fn write_raw(
-    qpn: crate::numbers::Qpn,
+    qpn: Qpn,
     work: &Work,
     room: &mut Room<'_>,
     face: &mut impl Face,
-) -> Result<Train, (Status, Reason)> {
+) -> Result<Train, Unsent> {
     let end = work.length as usize;
-    let too_long = (Status::LocalLength, Reason::FrameTooLong);
+    let too_long = Unsent::Never(Status::LocalLength, Reason::FrameTooLong);
     let frame = room.bytes.get_mut(..end.saturating_add(4)).ok_or(too_long)?;
-    match face.gather(qpn, work.local, 0, &mut frame[..end]) {
-        Ok(()) => {}
-        Err(Hold::Stall) => return Err((Status::Flushed, Reason::QpNotReady)),
-        Err(Hold::Fault(reason)) => return Err((Status::LocalProtection, reason)),
-    }
-    let broken = |reason| (Status::LocalQpOperation, reason);
+    let gathered = face.gather(qpn, work.local, 0, &mut frame[..end]);
+    gathered.map_err(Unsent::of_own_bytes)?;
+    let broken = |reason| Unsent::Never(Status::LocalQpOperation, reason);
     let packet = parse(frame).map_err(broken)?;
     if packet.icrc_offset() != end {
         return Err(broken(Reason::IpLength));
