@@ -17,7 +17,7 @@ pub(crate) type Subject<'a> = &'a mut dyn FnMut(u64);
 
 /// Nanoseconds per operation of each subject: the minimum over interleaved windows.
 pub(crate) fn minimum_ns<const N: usize>(mut subjects: [Subject<'_>; N]) -> [f64; N] {
-    let rounds = subjects.each_mut().map(|subject| calibrate(subject));
+    let rounds = subjects.each_mut().map(calibrate);
     let mut best = [f64::INFINITY; N];
     for _ in 0..WINDOWS {
         for ((subject, rounds), best) in subjects.iter_mut().zip(rounds).zip(&mut best) {
