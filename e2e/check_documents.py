@@ -28,7 +28,8 @@ def main():
     program = os.path.abspath(sys.argv[1])
     folder = os.path.abspath(sys.argv[2] if len(sys.argv) > 2 else ".")
     names = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"]
-    names += sorted(f"docs/{name}" for name in os.listdir(os.path.join(folder, "docs")) if name.endswith(".md"))
+    docs = sorted(os.listdir(os.path.join(folder, "docs")))
+    names += [f"docs/{name}" for name in docs if name.endswith(".md")]
     wrong, checks = [], 0
     for name in names:
         with open(os.path.join(folder, name), encoding="utf-8") as file:
@@ -124,7 +125,8 @@ def self_test():
             return check_commands(program, "a.md", f"```console\n{block}\n```\n")
 
         good = ["$ rnic", "$ rnic\none\ntwo", "$ rnic\none\n...\nthree", "$ rnic 3  # exit 3\none"]
-        bad = ["$ rnic 1", "$ rnic\nfour", "$ rnic\none\nthree", "$ rnic\n...\ntwo\n...\none", "$ rnic  # exit 1"]
+        bad = ["$ rnic 1", "$ rnic\nfour", "$ rnic\none\nthree", "$ rnic  # exit 1"]
+        bad.append("$ rnic\n...\ntwo\n...\none")
         wrong = [f"good: {block!r}" for block in good if findings(block) != (1, [])]
         wrong += [f"bad: {block!r}" for block in bad if len(findings(block)[1]) != 1]
         if check_links(folder, "a.md", "[a](rnic) [b](gone.md) [c](https://example.org)")[0] != 2:

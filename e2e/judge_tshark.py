@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Judge: tshark dissects every frame of a capture, and what it reads must make sense as RC traffic.
 
-    judge_tshark.py capture.pcapng [--decode decode.json]     judge a capture
-    judge_tshark.py --self-test                               prove that a wrong frame is found
+    judge_tshark.py capture.pcapng [--report report.json] [--decode decode.json]
+    judge_tshark.py --self-test              prove that a wrong frame is found
 
-Three questions, each asked of every frame:
+Four questions, the first two and the last asked of every frame:
 1. Does tshark dissect it as InfiniBand, with no malformed packet, error or bad checksum?
 2. Do the PSNs of each connection count up without a hole, do a message's packets follow each other,
    and does each response answer a request that is in the capture?
-3. With --decode: does `rnic decode --json` read the same opcode, PSN, queue pair and addresses?
+3. With --report: does each phase that `rnic run` reports show exactly its messages: operation, opcodes,
+   PSNs from the first to the last, addresses, VLAN and bytes?
+4. With --decode: does `rnic decode --json` read the same opcode, PSN, queue pair and addresses?
 
 Exit status 1 where an answer is no or there is no frame.
 """
@@ -32,7 +34,7 @@ DISSECT = ["-d", "udp.port==4791,infiniband", "--disable-heuristic", "rpcrdma_in
 CHECKSUMS = ["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]
 FIELDS = {
     "number": "frame.number",
-    "interface": "frame.interface_id",
+    "vlan": "vlan.id",
     "protocols": "frame.protocols",
     "source": "ip.src",
     "destination": "ip.dst",
@@ -91,6 +93,7 @@ HEADERS_LEN = 8 + 12 + 4  # UDP, BTH, ICRC
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("capture", nargs="?")
+    arguments.add_argument("--report", help="report.json of the `rnic run` that made the capture")
     arguments.add_argument("--decode", help="output of `rnic decode --json` for the same capture")
     arguments.add_argument("--self-test", action="store_true")
     options = arguments.parse_args()
@@ -99,7 +102,11 @@ def main():
     if not options.capture:
         arguments.error("name a capture, or --self-test")
     frames = dissect(options.capture)
-    checks, wrong, messages = judge(frames)
+    report = None
+    if options.report:
+        with open(options.report, encoding="utf-8") as file:
+            report = json.load(file)
+    checks, wrong, messages = judge(frames, report)
     if options.decode:
         with open(options.decode, encoding="utf-8") as file:
             more, differences = compare(frames, read_decode(file))
@@ -133,23 +140,92 @@ def dissect(path):
     return [dict(zip(FIELDS, line.split("\t"), strict=True)) for line in lines]
 
 
-def judge(frames):
-    """Number of checks, what is wrong in frame order, and messages by direction and kind."""
+def judge(frames, report=None):
+    """Number of checks, what is wrong, and messages by direction and kind."""
     wrong = [] if frames else ["no frame in the capture"]
-    parsed = []
+    packets = []
     for frame in frames:
         reason = judge_dissection(frame)
         if reason:
             wrong.append(f"frame {frame['number']}: {reason}")
         else:
-            parsed.append(parse(frame))
-    ladder = Ladder(parsed)
-    for packet in parsed:
-        reason = ladder.step(packet)
-        if reason:
-            wrong.append(f"frame {packet.number}: {reason}")
-    wrong += ladder.holes()
-    return len(frames) + len(parsed), wrong, ladder.messages
+            packets.append(parse(frame))
+    checks = len(frames) + len(packets)
+    messages = collections.Counter()
+    phases = report["phases"] if report else [None]
+    if report and sum(phase["frames"] for phase in phases) != len(packets):
+        wrong.append(f"report.json counts {sum(phase['frames'] for phase in phases)} frames")
+    start = 0
+    for phase in phases:
+        end = start + phase["frames"] if phase else len(packets)
+        ladder = Ladder(packets[start:end], phase["path_mtu"] if phase else None)
+        for packet in packets[start:end]:
+            reason = ladder.step(packet)
+            if reason:
+                wrong.append(f"frame {packet.number}: {reason}")
+        wrong += ladder.holes()
+        messages += ladder.messages
+        if phase:
+            found = judge_phase(phase, report["nodes"], packets[start:end], ladder)
+            checks += len(found)
+            wrong += [f"phase {phase['name']}: {text}" for text in found if text]
+        start = end
+    return checks, wrong, messages
+
+
+def judge_phase(phase, nodes, packets, ladder):
+    """One entry for each check of a phase against what was seen: a text, or None where it holds."""
+    address = {node["name"]: node["ipv4" if phase["ip"] == 4 else "ipv6"] for node in nodes}
+    source, destination = address[phase["from"]], address[phase["to"]]
+    kind = phase["operation"].upper()
+    sent = [key for key in ladder.sent if key[:2] == (source, destination)]
+    requests = ladder.sent[sent[0]] if len(sent) == 1 else {}
+    size, mtu, count = phase["size"], phase["path_mtu"], phase["expected_messages"]
+    length = phase["file"]["bytes"] if phase.get("file") else size * count
+    per_message = max(1, -(-size // mtu))
+    last_message = length - size * (count - 1)
+    packet_count = per_message * (count - 1) + max(1, -(-last_message // mtu))
+    first, total = phase["first_psn"], sum(bytes_ for _, bytes_ in requests.values())
+    if kind == "READ":
+        replies = {p.psn: p.payload for p in packets if p.kind == "READ_RESPONSE"}
+        total = sum(replies.values())
+    vlan = "" if phase["vlan"] is None else str(phase["vlan"])
+    facts = [
+        ("addresses", {frozenset(p.reverse) for p in packets}, {frozenset((source, destination))}),
+        ("queue pairs that requests go to", len(sent), 1),
+        ("messages", dict(ladder.messages), {(source, destination, kind): count}),
+        ("PSNs", set(requests), {(first + i) % PSN_COUNT for i in range(packet_count)}),
+        ("first PSN", next(iter(requests), None), first),
+        ("bytes", total, length),
+        ("VLANs", {p.vlan for p in packets}, {vlan}),
+        ("opcodes", opcodes_of(requests, kind), expected_opcodes(kind, per_message, count, last_message, mtu)),
+    ]
+    return [None if seen == expected else f"{what}: {show(seen)}, expected {show(expected)}"
+            for what, seen, expected in facts]
+
+
+def show(value):
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(value)} in all)"
+
+
+def opcodes_of(requests, kind):
+    """How often each opcode was sent, a packet that was sent again counted once."""
+    found = collections.Counter(opcode for opcode, _ in requests.values())
+    return {0x0C: None} if kind == "READ" and set(found) == {0x0C} else dict(found)
+
+
+def expected_opcodes(kind, per_message, count, last_message, mtu):
+    if kind == "READ":
+        return {0x0C: None}  # one request has many PSNs; the number of messages is checked apart
+    base, only = {"SEND": (0x00, 0x04), "WRITE": (0x06, 0x0A)}[kind]
+    expected = collections.Counter()
+    for packets, messages in ((per_message, count - 1), (max(1, -(-last_message // mtu)), 1)):
+        if packets == 1:
+            expected[only] += messages
+        else:
+            expected.update({base: messages, base + 1: (packets - 2) * messages, base + 2: messages})
+    return {opcode: number for opcode, number in expected.items() if number}
 
 
 def judge_dissection(frame):
@@ -172,7 +248,7 @@ def judge_dissection(frame):
 
 
 Packet = collections.namedtuple(
-    "Packet", "number connection reverse opcode kind place psn payload dma_length msn syndrome"
+    "Packet", "number connection reverse opcode kind place psn payload dma_length syndrome vlan"
 )
 
 
@@ -191,8 +267,8 @@ def parse(frame):
         psn=int(frame["psn"]),
         payload=int(frame["udp_length"]) - HEADERS_LEN - extension - int(frame["pad"]),
         dma_length=int(frame["dma_length"] or 0),
-        msn=int(frame["msn"] or 0),
         syndrome=int(frame["syndrome"] or 0),
+        vlan=frame["vlan"],
     )
 
 
@@ -200,16 +276,18 @@ class Ladder:
     """Follows every connection, one packet after the other. A connection is source, destination
     and destination queue pair; its requests and its responses are followed apart."""
 
-    def __init__(self, packets):
+    def __init__(self, packets, path_mtu=None):
         self.messages = collections.Counter()
         self.next_psn = {}
         self.open_message = {}
         self.sent = collections.defaultdict(dict)  # connection -> PSN -> (opcode, payload)
         self.answerable = collections.defaultdict(set)  # (source, destination) -> PSNs
         self.missing = collections.defaultdict(dict)  # connection -> PSN -> frame that skipped it
-        self.path_mtu = {}
+        self.path_mtu = {}  # without a report: what the packets in the middle of messages carry
         for packet in packets:
-            if packet.place in ("FIRST", "MIDDLE"):
+            if path_mtu:
+                self.path_mtu[frozenset(packet.reverse)] = path_mtu
+            elif packet.place in ("FIRST", "MIDDLE"):
                 self.path_mtu.setdefault(frozenset(packet.reverse), packet.payload)
 
     def step(self, packet):
@@ -362,6 +440,13 @@ def self_test():
             found = findings([*good, *frames])
             if not found or not all(text.startswith(f"frame {number}: ") for text in found):
                 wrong.append(f"{what} was changed, and the judge said {found}")
+        reports = altered_reports()
+        run = [send, with_opcode_psn(send, 0x04, 0x101), with_opcode_psn(send, 0x04, 0x102), ack]
+        known_frames.write_pcap(path, run)
+        frames = dissect(path)
+        wrong += judge(frames, reports.pop("nothing"))[1]
+        wrong += [f"{what} was altered in the report, and the judge saw nothing"
+                  for what, report in reports.items() if not judge(frames, report)[1]]
         known_frames.write_pcap(path, good)
         frames = dissect(path)
         agreed = [tshark_values(frame) for frame in frames]
@@ -374,9 +459,23 @@ def self_test():
                 wrong.append(f"{key} was altered, and the comparison said {found}")
     for text in wrong:
         print(text)
-    checks = 4 + len(cases) + 1 + len(agreed[0])
+    checks = 4 + len(cases) + 1 + len(reports) + 1 + len(agreed[0])
     print(f"JUDGE tshark-self-test {version()}: {checks} captures, {checks} checks, {len(wrong)} wrong")
     return 1 if wrong else 0
+
+
+def altered_reports():
+    """By what was altered: a report on three SENDs of 16 bytes; under "nothing" it is right."""
+    nodes = [
+        {"name": "a", "ipv4": "192.0.2.1", "ipv6": "2001:db8::1"},
+        {"name": "b", "ipv4": "192.0.2.2", "ipv6": "2001:db8::2"},
+    ]
+    phase = {"name": "SEND", "from": "a", "to": "b", "operation": "send", "path_mtu": 1024, "ip": 4,
+             "vlan": None, "size": 16, "expected_messages": 3, "first_psn": 0x100, "frames": 4}
+    altered = {"from": "b", "to": "a", "operation": "write", "path_mtu": 8, "ip": 6, "vlan": 100,
+               "size": 15, "expected_messages": 4, "first_psn": 0x101, "frames": 3}
+    reports = {key: {"phases": [{**phase, key: value}], "nodes": nodes} for key, value in altered.items()}
+    return {"nothing": {"phases": [phase], "nodes": nodes}, **reports}
 
 
 def with_opcode_psn(frame, opcode, psn):

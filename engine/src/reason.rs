@@ -64,7 +64,7 @@ reasons! {
     ReceiverNotReady "receiver_not_ready" "No receive buffer is posted."
     DuplicateNotReplayable "duplicate_not_replayable" "A duplicate READ or ATOMIC outside of what is remembered."
     OpcodeSequence "opcode_sequence_error" "The opcode may not follow the previous one."
-    LastOpcodeUnset "last_opcode_not_set" "The QP was never told a plausible last opcode (LSTRQREQ[31:24]), so this first packet is out of sequence."
+    LastOpcodeUnset "last_opcode_not_set" "The QP was never told a plausible last opcode (bits 31:24 of LSTRQREQ), so this first packet is out of sequence."
     OperationDisabled "operation_not_enabled" "The queue pair does not allow the peer this operation."
     OperationUnsupported "operation_not_supported" "This device does not know the operation."
     PayloadLength "payload_length_wrong" "The payload length does not fit opcode, path MTU or announced length."
