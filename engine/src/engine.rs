@@ -291,7 +291,6 @@ impl Engine {
             }
             State::Error if qp.state != State::Error => {
                 requester::enter_error(qp, Reason::QpFatal, false, face);
-                qp.responder.silence();
             }
             _ => qp.state = state,
         }

@@ -260,7 +260,7 @@ pub trait Face {
     /// As [`Face::gather`]. On error nothing was written.
     fn scatter(&mut self, q: Qpn, to: Place, offset: u32, bytes: &[u8]) -> Result<(), Hold>;
 
-    /// Executes an atomic on the 8 bytes at `at` (host byte order); returns the value before.
+    /// Executes an atomic on the 8 bytes at `at` (little-endian in memory); returns the value before.
     ///
     /// # Errors
     /// As [`Face::gather`].

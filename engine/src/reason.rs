@@ -94,6 +94,11 @@ reasons! {
     RegisterReadOnly "register_read_only" "A write to a read-only register."
     RegisterValue "register_value_reserved" "A register was given a value that is reserved."
     RegisterAlignment "register_misaligned" "A register access that is not an aligned 32-bit word."
+    RetryExceeded "retry_count_exceeded" "The peer did not acknowledge within the retry count."
+    RnrRetryExceeded "rnr_retry_count_exceeded" "The peer had no receive buffer within the RNR retry count."
+    RemoteInvalidRequest "remote_invalid_request" "The peer answered NAK invalid request."
+    RemoteAccess "remote_access_error" "The peer answered NAK remote access error."
+    RemoteOperational "remote_operational_error" "The peer answered NAK remote operational error."
     FrameTooLong "frame_too_long" "A frame that software built is longer than the link can take."
     PathIncomplete "path_incomplete" "The queue pair's addresses are missing or of mixed families."
 }

@@ -1,80 +1,941 @@
-//! The requester: work requests become packets; responses become completions.
+//! The requester: work requests become packets, responses become completions (IBTA vol 1, 9.7.3 and
+//! 9.7.6; rules Q).
+//!
+//! One truth drives it: `unacknowledged`, the oldest PSN that the peer has not answered. Everything
+//! before it is complete; sending again means moving the cursor back to it. It must not know where
+//! bytes live (that is the face's) nor how headers look (that is the template's).
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::counters::Counter;
 use crate::engine::{Port, Room, Train};
-use crate::face::Face;
-use crate::numbers::{Nanos, Psn};
-use crate::packet::Packet;
-use crate::qp::Qp;
+use crate::face::{Completion, CompletionKind, Event, Face, Fetch, Hold, Status, Work, WorkOpcode};
+use crate::numbers::{Nanos, Psn, ack_timeout_ns, rnr_timer_ns};
+use crate::packet::{
+    BthFields, Ext, OpcodeRow, Operation, Packet, Position, Syndrome, icrc, nak_code, opcode, parse,
+};
+use crate::qp::{Qp, Service, State};
 use crate::reason::Reason;
 
-/// Send side of a queue pair.
-#[derive(Debug, Default)]
-pub struct Requester {
-    next_psn: Psn,
+/// Longest message that the transport can carry (IBTA vol 1, 9.7.3; rule S-43).
+const MESSAGE_LEN_MAX: u32 = 1 << 31;
+
+/// A work request that was taken and is not complete. `packets` counts PSNs.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    work: Work,
+    index: u32,
+    first_psn: Psn,
+    packets: u32,
+    /// Path MTU when it was taken; a later change must not move packet borders.
+    mtu_log2: u8,
+    /// A READ that was asked for again: its answers may start anywhere.
+    asked_again: bool,
+    /// It cannot be executed; it completes so once everything before it has.
+    failed: Option<(Status, Reason)>,
 }
+
+impl InFlight {
+    const VACANT: Option<Self> = None;
+
+    fn waits_for_data(&self) -> bool {
+        matches!(
+            self.work.opcode,
+            WorkOpcode::Read | WorkOpcode::CompareSwap | WorkOpcode::FetchAdd
+        )
+    }
+
+    /// Bytes of the message before packet `k`.
+    fn offset(&self, k: u32) -> u32 {
+        k << self.mtu_log2
+    }
+
+    /// Bytes of payload in packet `k` of a SEND, WRITE or READ response.
+    fn payload_len(&self, k: u32) -> u32 {
+        (self.work.length - self.offset(k)).min(1 << self.mtu_log2)
+    }
+}
+
+/// Send side of a queue pair.
+#[derive(Debug)]
+pub struct Requester {
+    /// Power-of-two ring of entries `head..tail`, by entry number.
+    ring: Box<[Option<InFlight>]>,
+    head: u32,
+    tail: u32,
+    /// The entry and the packet in it that is sent next; `tail` where all are sent.
+    cursor: u32,
+    cursor_packet: u32,
+    next_index: u32,
+    next_psn: Psn,
+    unacknowledged: Psn,
+    /// PSNs between `unacknowledged` and `next_psn` that belong to READ responses, less one per READ.
+    read_response_psns: u32,
+    reads_outstanding: u32,
+    ssn: u32,
+    packets_since_ack_request: u32,
+    deadline: Nanos,
+    retries_used: u8,
+    rnr_retries_used: u8,
+    may_send: bool,
+    stalled: bool,
+    waiting_rnr: bool,
+    implied_nak_seen: bool,
+    request_ack: bool,
+}
+
+impl Default for Requester {
+    fn default() -> Self {
+        Self {
+            ring: Box::default(),
+            head: 0,
+            tail: 0,
+            cursor: 0,
+            cursor_packet: 0,
+            next_index: 0,
+            next_psn: Psn::default(),
+            unacknowledged: Psn::default(),
+            read_response_psns: 0,
+            reads_outstanding: 0,
+            ssn: 0,
+            packets_since_ack_request: 0,
+            deadline: Nanos::NEVER,
+            retries_used: 0,
+            rnr_retries_used: 0,
+            may_send: false,
+            stalled: false,
+            waiting_rnr: false,
+            implied_nak_seen: false,
+            request_ack: false,
+        }
+    }
+}
+
 impl Requester {
-    pub(crate) const fn next_psn(&self) -> Psn {
-        self.next_psn
-    }
-    pub(crate) fn set_next_psn(&mut self, psn: Psn) {
-        self.next_psn = psn;
-    }
-    pub(crate) fn deadline(&self) -> Nanos {
-        Nanos::NEVER
-    }
-    pub(crate) fn active(&self) -> bool {
-        false
-    }
-    pub(crate) fn reset(&mut self) {}
-    pub(crate) fn prepare(&mut self, _max_in_flight: u16) {}
-    pub(crate) fn kick(&mut self) {}
-    /// Work requests fetched and not yet completed.
+    /// Work requests taken and not yet complete.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
-        0
+        self.tail.wrapping_sub(self.head)
     }
+
     /// The oldest PSN that is not acknowledged.
     #[must_use]
     pub const fn unacknowledged_psn(&self) -> Psn {
-        self.next_psn
+        self.unacknowledged
     }
-    /// Index since reset of the next work request to be fetched.
+
+    /// Index since reset of the next work request to be taken.
     #[must_use]
     pub const fn next_index(&self) -> u32 {
-        0
+        self.next_index
     }
+
     /// Request messages started, modulo 2^24 (send sequence number).
     #[must_use]
     pub const fn ssn(&self) -> u32 {
-        0
+        self.ssn
     }
+
     /// Retries since the last progress.
     #[must_use]
     pub const fn retries_used(&self) -> u8 {
-        0
+        self.retries_used
     }
+
     /// RNR NAKs since the last progress.
     #[must_use]
     pub const fn rnr_retries_used(&self) -> u8 {
-        0
+        self.rnr_retries_used
+    }
+
+    /// Request packets that are not acknowledged; a READ request counts as one.
+    #[must_use]
+    pub const fn outstanding_packets(&self) -> u32 {
+        self.next_psn.since(self.unacknowledged) - self.read_response_psns
+    }
+
+    pub(crate) const fn next_psn(&self) -> Psn {
+        self.next_psn
+    }
+
+    /// Ignored while anything is in flight: its PSNs are on the wire already.
+    pub(crate) fn set_next_psn(&mut self, psn: Psn) {
+        if self.head == self.tail {
+            self.next_psn = psn;
+            self.unacknowledged = psn;
+        }
+    }
+
+    pub(crate) const fn deadline(&self) -> Nanos {
+        self.deadline
+    }
+
+    #[inline]
+    pub(crate) const fn active(&self) -> bool {
+        self.may_send && !self.waiting_rnr && !self.stalled
+    }
+
+    /// Forgets everything in flight. The ring's memory and the PSN stay.
+    pub(crate) fn reset(&mut self) {
+        let ring = core::mem::take(&mut self.ring);
+        let next_psn = self.next_psn;
+        *self = Self { ring, next_psn, unacknowledged: next_psn, ..Self::default() };
+    }
+
+    /// Makes the ring hold at least `max_in_flight` entries. Only an empty ring changes.
+    pub(crate) fn prepare(&mut self, max_in_flight: u16) {
+        let len = usize::from(max_in_flight.max(1)).next_power_of_two();
+        if self.head == self.tail && self.ring.len() != len {
+            self.ring = vec![InFlight::VACANT; len].into_boxed_slice();
+        }
+    }
+
+    pub(crate) fn kick(&mut self) {
+        self.stalled = false;
+        self.may_send = true;
+    }
+
+    fn slot(&self, number: u32) -> usize {
+        number as usize & (self.ring.len() - 1)
+    }
+
+    fn entry(&self, number: u32) -> Option<&InFlight> {
+        if number == self.tail {
+            return None;
+        }
+        self.ring[self.slot(number)].as_ref()
+    }
+
+    /// Points the cursor at a PSN, so that it is sent next.
+    fn seek(&mut self, psn: Psn) {
+        let mut number = self.head;
+        while let Some(entry) = self.entry(number) {
+            let k = psn.since(entry.first_psn);
+            if k < entry.packets {
+                self.cursor = number;
+                self.cursor_packet = k;
+                return;
+            }
+            number = number.wrapping_add(1);
+        }
+        self.cursor = self.tail;
+        self.cursor_packet = 0;
+    }
+
+    /// The oldest unacknowledged PSN has moved (rules ): counters start again, so does the
+    /// timer, and acknowledged packets are not sent again.
+    fn progress(&mut self, now: Nanos, ack_timeout: u8) {
+        self.retries_used = 0;
+        self.rnr_retries_used = 0;
+        self.implied_nak_seen = false;
+        self.waiting_rnr = false;
+        self.may_send = true;
+        let outstanding = self.next_psn != self.unacknowledged;
+        self.deadline = match ack_timeout_ns(ack_timeout) {
+            Some(timeout_ns) if outstanding => now.after(timeout_ns),
+            _ => Nanos::NEVER,
+        };
+        let behind = self.head.wrapping_sub(self.cursor);
+        let cursor_is_late = match self.entry(self.cursor) {
+            Some(entry) if behind == 0 => {
+                self.unacknowledged.since(entry.first_psn) > self.cursor_packet
+            }
+            // Entry numbers wrap; half of the space is more than any ring.
+            _ => behind != 0 && behind < u32::MAX / 2,
+        };
+        if cursor_is_late {
+            self.seek(self.unacknowledged);
+        }
     }
 }
-pub(crate) fn ring(_qp: &mut Qp, _face: &mut impl Face) {}
-pub(crate) fn enter_error(_qp: &mut Qp, _reason: Reason, _by_peer: bool, _face: &mut impl Face) {}
-pub(crate) fn handle(
-    _qp: &mut Qp,
-    _now: Nanos,
-    _packet: &Packet<'_>,
-    _face: &mut impl Face,
-) -> Result<(), Reason> {
-    Err(Reason::OperationUnsupported)
+
+/// Software rang the doorbell.
+#[inline]
+pub(crate) fn ring(qp: &mut Qp, face: &mut impl Face) {
+    if qp.state == State::Error {
+        flush_queue(qp, face);
+    } else {
+        qp.requester.may_send = true;
+    }
 }
-pub(crate) fn handle_timeout(_qp: &mut Qp, _now: Nanos, _face: &mut impl Face) {}
+
+/// Moves to the error state: everything taken and everything posted flushes, in order (rule Q-52).
+pub(crate) fn enter_error(qp: &mut Qp, reason: Reason, by_peer: bool, face: &mut impl Face) {
+    if qp.state == State::Error {
+        return;
+    }
+    qp.state = State::Error;
+    if !by_peer {
+        qp.responder.silence();
+    }
+    face.event(Event::QpError { qpn: qp.qpn, reason, by_peer });
+    while qp.requester.head != qp.requester.tail {
+        let _ = complete_head(qp, Status::Flushed, None, face);
+    }
+    qp.requester.deadline = Nanos::NEVER;
+    qp.requester.waiting_rnr = false;
+    qp.requester.unacknowledged = qp.requester.next_psn;
+    qp.requester.read_response_psns = 0;
+    flush_queue(qp, face);
+}
+
+/// Completes all posted work as flushed. A completion queue that is full drops them: the queue
+/// itself has reported its overflow by then.
+fn flush_queue(qp: &mut Qp, face: &mut impl Face) {
+    qp.requester.may_send = false;
+    loop {
+        let index = qp.requester.next_index;
+        let (opcode, length) = match face.work(qp.qpn, index) {
+            Fetch::Empty => return,
+            Fetch::Work(work) => (Some(work.opcode), work.length),
+            Fetch::Bad(..) => (None, 0),
+        };
+        qp.requester.next_index = index.wrapping_add(1);
+        qp.counters.count(Counter::ReqCqeFlushError);
+        let kind = CompletionKind::Work { index, opcode, length };
+        let _ = face.complete(qp.qpn, Completion { kind, status: Status::Flushed, reason: None });
+    }
+}
+
+// What leaves.
+
+/// What the next packet is; plain values, so that nothing is borrowed while it is written.
+struct Plan {
+    row: &'static OpcodeRow,
+    work: Work,
+    packet: u32,
+    /// Bytes of the message before this packet.
+    offset: u32,
+    payload_len: u32,
+    bth: BthFields,
+    fresh: bool,
+    /// PSNs that it takes: all of its responses' for a READ.
+    psns: u32,
+}
+
+/// Writes the next request packet.
 pub(crate) fn poll(
-    _qp: &mut Qp,
-    _now: Nanos,
-    _port: &Port,
-    _room: &mut Room<'_>,
-    _face: &mut impl Face,
+    qp: &mut Qp,
+    now: Nanos,
+    port: &Port,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
 ) -> Option<Train> {
-    None
+    if !qp.state.accepts_responses() || !qp.requester.active() {
+        return None;
+    }
+    if qp.attributes.service == Service::RawFrame {
+        return poll_raw(qp, room, face);
+    }
+    let Some(plan) = plan(qp, face) else {
+        qp.requester.may_send = false;
+        return None;
+    };
+    let qpn = qp.qpn;
+    let Some(template) = qp.template(port) else {
+        fail(qp, Status::LocalQpOperation, Reason::PathIncomplete, face);
+        return None;
+    };
+    let payload_at = template.len() - 12 + usize::from(plan.row.header_len);
+    let payload_len = plan.payload_len as usize;
+    let len = template.frame_len(plan.row, payload_len);
+    let Some(frame) = room.bytes.get_mut(..len) else {
+        fail(qp, Status::LocalQpOperation, Reason::FrameTooLong, face);
+        return None;
+    };
+    if payload_len != 0 {
+        let out = &mut frame[payload_at..payload_at + payload_len];
+        match face.gather(qpn, plan.work.local, plan.offset, out) {
+            Ok(()) => {}
+            Err(Hold::Stall) => {
+                qp.requester.stalled = true;
+                return None;
+            }
+            Err(Hold::Fault(reason)) => {
+                fail(qp, Status::LocalProtection, reason, face);
+                return None;
+            }
+        }
+    }
+    write_extensions(&plan, &mut frame[template.len()..payload_at]);
+    template.finish(frame, plan.row, payload_len, plan.bth);
+    let train = Train {
+        len,
+        header: payload_at as u16,
+        segment: (len - payload_at) as u16,
+        segments: 1,
+        qpn,
+        opcode: plan.row.value,
+        psn: plan.bth.psn,
+        syndrome: None,
+        retransmission: !plan.fresh,
+    };
+    sent(qp, now, &plan);
+    Some(train)
+}
+
+/// Decides what is sent next; takes new work where everything taken is sent. `None`: nothing now.
+fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
+    if qp.requester.cursor == qp.requester.tail && !take_work(qp, face) {
+        return None;
+    }
+    let requester = &qp.requester;
+    let entry = requester.entry(requester.cursor)?;
+    if entry.failed.is_some() {
+        return None;
+    }
+    let k = requester.cursor_packet;
+    let psn = entry.first_psn.plus(k);
+    let fresh = psn == requester.next_psn;
+    let reads = entry.waits_for_data();
+    let policy = &qp.attributes.policy;
+    let outstanding = requester.outstanding_packets();
+    if fresh {
+        let psns = if reads { entry.packets } else { 1 };
+        let distance = requester.next_psn.since(requester.unacknowledged);
+        let depth = u32::from(qp.attributes.max_rd_atomic);
+        let blocked = outstanding >= policy.window_packets.clamp(1, Psn::WINDOW)
+            || distance + psns > Psn::WINDOW
+            || (reads && requester.reads_outstanding >= depth)
+            || (entry.work.fence && k == 0 && requester.reads_outstanding != 0)
+            || (qp.state == State::Sqd && k == 0);
+        if blocked {
+            return None;
+        }
+    }
+    let last = k + 1 == entry.packets;
+    let position = match (k == 0, last) {
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, false) => Position::Middle,
+        (false, true) => Position::Last,
+    };
+    let (operation, imm, inv) = match entry.work.opcode {
+        WorkOpcode::Send => (Operation::Send, false, false),
+        WorkOpcode::SendImm => (Operation::Send, last, false),
+        WorkOpcode::SendInv => (Operation::Send, false, last),
+        WorkOpcode::Write => (Operation::Write, false, false),
+        WorkOpcode::WriteImm => (Operation::Write, last, false),
+        WorkOpcode::Read => (Operation::ReadRequest, false, false),
+        WorkOpcode::CompareSwap => (Operation::CompareSwap, false, false),
+        WorkOpcode::FetchAdd => (Operation::FetchAdd, false, false),
+        WorkOpcode::RawFrame => return None,
+    };
+    let row = opcode::row(opcode::rc(operation, position, imm, inv)?);
+    let every = policy.ack_request_every;
+    let ack_request = reads
+        || last
+        || requester.request_ack
+        || (every != 0 && requester.packets_since_ack_request + 1 >= every)
+        || (fresh && outstanding + 1 >= policy.window_packets);
+    Some(Plan {
+        row,
+        work: entry.work,
+        packet: k,
+        offset: entry.offset(k),
+        payload_len: if reads { 0 } else { entry.payload_len(k) },
+        bth: BthFields {
+            psn,
+            solicited: entry.work.solicited && last && (operation == Operation::Send || imm),
+            migrated: true,
+            ack_request,
+        },
+        fresh,
+        psns: if reads { entry.packets - k } else { 1 },
+    })
+}
+
+/// Takes the next work request into the ring. `false`: there is none, or no room.
+fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
+    let requester = &mut qp.requester;
+    if requester.in_flight() as usize >= requester.ring.len() {
+        return false;
+    }
+    let index = requester.next_index;
+    let mtu_log2 = qp.attributes.path_mtu.log2();
+    let (work, mut failed) = match face.work(qp.qpn, index) {
+        Fetch::Empty => return false,
+        Fetch::Work(work) => (work, check(&work, qp.attributes.policy.max_message_len)),
+        Fetch::Bad(status, reason) => (Work::default(), Some((status, reason))),
+    };
+    if work.opcode == WorkOpcode::RawFrame && failed.is_none() {
+        failed = Some((Status::LocalQpOperation, Reason::WorkOpcodeIllegal));
+    }
+    let packets = match failed {
+        Some(_) => 0,
+        None => work.length.div_ceil(1 << mtu_log2).max(1),
+    };
+    let entry = InFlight {
+        work,
+        index,
+        first_psn: requester.next_psn,
+        packets,
+        mtu_log2,
+        asked_again: false,
+        failed,
+    };
+    let slot = requester.slot(requester.tail);
+    requester.ring[slot] = Some(entry);
+    requester.next_index = index.wrapping_add(1);
+    requester.cursor = requester.tail;
+    requester.cursor_packet = 0;
+    requester.tail = requester.tail.wrapping_add(1);
+    fail_head_if_due(qp, face);
+    qp.state != State::Error
+}
+
+fn check(work: &Work, max_message_len: u32) -> Option<(Status, Reason)> {
+    let too_long = work.length > max_message_len.min(MESSAGE_LEN_MAX);
+    too_long.then_some((Status::LocalLength, Reason::MessageTooLong))
+}
+
+fn write_extensions(plan: &Plan, out: &mut [u8]) {
+    let (row, work) = (plan.row, &plan.work);
+    let mut put = |which: Ext, bytes: &[u8]| {
+        if let Some(at) = row.offset_of(which) {
+            out[at - 12..at - 12 + bytes.len()].copy_from_slice(bytes);
+        }
+    };
+    let va = work.remote_va.wrapping_add(u64::from(plan.offset)).to_be_bytes();
+    let rkey = work.rkey.0.to_be_bytes();
+    if row.ext.has(Ext::RETH) {
+        let mut reth = [0; 16];
+        reth[..8].copy_from_slice(&va);
+        reth[8..12].copy_from_slice(&rkey);
+        reth[12..].copy_from_slice(&(work.length - plan.offset).to_be_bytes());
+        put(Ext::RETH, &reth);
+    }
+    if row.ext.has(Ext::ATOMICETH) {
+        let mut atomic = [0; 28];
+        atomic[..8].copy_from_slice(&va);
+        atomic[8..12].copy_from_slice(&rkey);
+        atomic[12..20].copy_from_slice(&work.swap_or_add.to_be_bytes());
+        atomic[20..].copy_from_slice(&work.compare.to_be_bytes());
+        put(Ext::ATOMICETH, &atomic);
+    }
+    put(Ext::IMMDT, &work.immediate.to_be_bytes());
+    put(Ext::IETH, &rkey);
+}
+
+/// A packet has left: cursor, PSN, window and timer follow.
+fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
+    let requester = &mut qp.requester;
+    requester.request_ack = false;
+    requester.packets_since_ack_request =
+        if plan.bth.ack_request { 0 } else { requester.packets_since_ack_request + 1 };
+    let reads = !matches!(plan.row.operation, Operation::Send | Operation::Write);
+    if plan.fresh {
+        requester.next_psn = plan.bth.psn.plus(plan.psns);
+        if plan.packet == 0 {
+            requester.ssn = (requester.ssn + 1) & 0x00FF_FFFF;
+        }
+        if reads {
+            requester.reads_outstanding += 1;
+            requester.read_response_psns += plan.psns - 1;
+        }
+    } else if reads {
+        let slot = requester.slot(requester.cursor);
+        if let Some(entry) = &mut requester.ring[slot] {
+            entry.asked_again = true;
+        }
+    }
+    requester.cursor_packet += 1;
+    let packets = requester.entry(requester.cursor).map_or(0, |entry| entry.packets);
+    if reads || requester.cursor_packet >= packets {
+        requester.cursor = requester.cursor.wrapping_add(1);
+        requester.cursor_packet = 0;
+    }
+    if requester.deadline == Nanos::NEVER
+        && let Some(timeout_ns) = ack_timeout_ns(qp.attributes.ack_timeout)
+    {
+        requester.deadline = now.after(timeout_ns);
+    }
+}
+
+/// Sends a frame that software built, adding only the ICRC. Complete once it is in the room.
+fn poll_raw(qp: &mut Qp, room: &mut Room<'_>, face: &mut impl Face) -> Option<Train> {
+    let index = qp.requester.next_index;
+    let (work, failed) = match face.work(qp.qpn, index) {
+        Fetch::Empty => {
+            qp.requester.may_send = false;
+            return None;
+        }
+        Fetch::Work(work) if work.opcode == WorkOpcode::RawFrame => (work, None),
+        Fetch::Work(work) => (work, Some((Status::LocalQpOperation, Reason::WorkOpcodeIllegal))),
+        Fetch::Bad(status, reason) => (Work::default(), Some((status, reason))),
+    };
+    let written = match failed {
+        Some(failed) => Err(failed),
+        None => write_raw(qp.qpn, &work, room, face),
+    };
+    if matches!(written, Err((Status::Flushed, _))) {
+        qp.requester.stalled = true;
+        return None;
+    }
+    qp.requester.next_index = index.wrapping_add(1);
+    let (status, reason) = match written {
+        Ok(_) => (Status::Success, None),
+        Err((status, reason)) => (status, Some(reason)),
+    };
+    let kind =
+        CompletionKind::Work { index, opcode: Some(WorkOpcode::RawFrame), length: work.length };
+    face.acknowledged(qp.qpn, index);
+    let completed = face.complete(qp.qpn, Completion { kind, status, reason });
+    if let Some(reason) = reason.or(completed.err()) {
+        qp.counters.count(Counter::ReqCqeError);
+        enter_error(qp, reason, false, face);
+    }
+    written.ok()
+}
+
+/// `Err((Flushed, _))` stands for "not now".
+fn write_raw(
+    qpn: crate::numbers::Qpn,
+    work: &Work,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Result<Train, (Status, Reason)> {
+    let end = work.length as usize;
+    let too_long = (Status::LocalLength, Reason::FrameTooLong);
+    let frame = room.bytes.get_mut(..end.saturating_add(4)).ok_or(too_long)?;
+    match face.gather(qpn, work.local, 0, &mut frame[..end]) {
+        Ok(()) => {}
+        Err(Hold::Stall) => return Err((Status::Flushed, Reason::QpNotReady)),
+        Err(Hold::Fault(reason)) => return Err((Status::LocalProtection, reason)),
+    }
+    let broken = |reason| (Status::LocalQpOperation, reason);
+    let packet = parse(frame).map_err(broken)?;
+    if packet.icrc_offset() != end {
+        return Err(broken(Reason::IpLength));
+    }
+    let (opcode, psn) = (packet.bth.opcode, packet.bth.psn());
+    let crc = icrc::of(packet.network, &frame[packet.l3_offset()..end]);
+    frame[end..].copy_from_slice(&crc.to_le_bytes());
+    Ok(Train {
+        len: end + 4,
+        header: 0,
+        segment: (end + 4) as u16,
+        segments: 1,
+        qpn,
+        opcode,
+        psn,
+        syndrome: None,
+        retransmission: false,
+    })
+}
+
+// What arrives.
+
+/// Takes a response of the peer.
+///
+/// # Errors
+/// Why it was dropped, or noted without completing what it names.
+pub(crate) fn handle(
+    qp: &mut Qp,
+    now: Nanos,
+    packet: &Packet<'_>,
+    face: &mut impl Face,
+) -> Result<(), Reason> {
+    if qp.attributes.service != Service::Rc {
+        return Err(Reason::ServiceMismatch);
+    }
+    let psn = packet.bth.psn();
+    let requester = &qp.requester;
+    // Rule Q-24: neither what was never sent nor what is long acknowledged.
+    if psn.since(requester.unacknowledged) >= requester.next_psn.since(requester.unacknowledged) {
+        return Err(Reason::ResponseGhost);
+    }
+    let syndrome = packet.aeth().map_or(Syndrome::Ack(31), |aeth| aeth.kind());
+    match packet.row.operation {
+        Operation::Acknowledge => acknowledge(qp, now, psn, syndrome, face),
+        Operation::ReadResponse => match syndrome {
+            Syndrome::Ack(_) => read_response(qp, now, packet, face),
+            _ => Err(Reason::ResponseReserved),
+        },
+        _ => match syndrome {
+            Syndrome::Ack(_) => atomic_response(qp, now, packet, face),
+            _ => Err(Reason::ResponseReserved),
+        },
+    }
+}
+
+fn acknowledge(
+    qp: &mut Qp,
+    now: Nanos,
+    psn: Psn,
+    syndrome: Syndrome,
+    face: &mut impl Face,
+) -> Result<(), Reason> {
+    match syndrome {
+        Syndrome::Ack(_) => advance(qp, now, psn.plus(1), face),
+        Syndrome::Rnr(code) => {
+            if qp.requester.waiting_rnr {
+                return Err(Reason::ResponseWhileRnr);
+            }
+            advance(qp, now, psn, face)?;
+            receiver_not_ready(qp, now, psn, code, face);
+            Ok(())
+        }
+        Syndrome::Nak(nak_code::PSN_SEQUENCE) => {
+            // Rule D-09: rxe follows its RNR NAK with this one; the wait must not be cut short.
+            if qp.requester.waiting_rnr {
+                return Err(Reason::ResponseWhileRnr);
+            }
+            advance(qp, now, psn, face)?;
+            qp.counters.count(Counter::PacketSeqErr);
+            retry(qp, face);
+            Ok(())
+        }
+        Syndrome::Nak(code) => {
+            let (status, reason, counter) = match code {
+                nak_code::INVALID_REQUEST => (
+                    Status::RemoteInvalidRequest,
+                    Reason::RemoteInvalidRequest,
+                    Some(Counter::ReqRemoteInvalidRequest),
+                ),
+                nak_code::REMOTE_ACCESS => (
+                    Status::RemoteAccess,
+                    Reason::RemoteAccess,
+                    Some(Counter::ReqRemoteAccessErrors),
+                ),
+                nak_code::REMOTE_OPERATIONAL => {
+                    (Status::RemoteOperation, Reason::RemoteOperational, None)
+                }
+                _ => return Err(Reason::ResponseReserved),
+            };
+            advance(qp, now, psn, face)?;
+            if let Some(counter) = counter {
+                qp.counters.count(counter);
+            }
+            fail_head(qp, status, reason, face);
+            Ok(())
+        }
+        Syndrome::Reserved(_) => Err(Reason::ResponseReserved),
+    }
+}
+
+/// Everything before `to` is acknowledged (rules ).
+///
+/// # Errors
+/// An unanswered READ or atomic stands before `to`: its answers were lost (rule Q-23). What comes
+/// before it is complete; it will be asked for again.
+fn advance(qp: &mut Qp, now: Nanos, to: Psn, face: &mut impl Face) -> Result<(), Reason> {
+    let before = qp.requester.unacknowledged;
+    let mut reached = true;
+    while qp.requester.unacknowledged != to {
+        let Some(entry) = qp.requester.entry(qp.requester.head) else { break };
+        if entry.waits_for_data() {
+            reached = false;
+            break;
+        }
+        let (first, packets) = (entry.first_psn, entry.packets);
+        if to.since(first) < packets {
+            qp.requester.unacknowledged = to;
+            break;
+        }
+        qp.requester.unacknowledged = first.plus(packets);
+        complete_head(qp, Status::Success, None, face)?;
+    }
+    if qp.requester.unacknowledged != before {
+        qp.requester.progress(now, qp.attributes.ack_timeout);
+        fail_head_if_due(qp, face);
+    }
+    if reached {
+        return Ok(());
+    }
+    if !qp.requester.implied_nak_seen {
+        qp.counters.count(Counter::ImpliedNakSeqErr);
+        retry(qp, face);
+        // Later responses of the same flight tell nothing new.
+        qp.requester.implied_nak_seen = true;
+    }
+    Err(Reason::ResponseImpliedNak)
+}
+
+fn receiver_not_ready(qp: &mut Qp, now: Nanos, psn: Psn, code: u8, face: &mut impl Face) {
+    qp.counters.count(Counter::RnrNakReceived);
+    let limit = qp.attributes.rnr_retry;
+    let requester = &mut qp.requester;
+    if limit < 7 && requester.rnr_retries_used >= limit {
+        fail_head(qp, Status::RnrRetryExceeded, Reason::RnrRetryExceeded, face);
+        return;
+    }
+    requester.rnr_retries_used = requester.rnr_retries_used.saturating_add(1);
+    requester.waiting_rnr = true;
+    // Rule Q-46: no transport timer runs meanwhile.
+    requester.deadline = now.after(rnr_timer_ns(code));
+    requester.seek(psn);
+}
+
+fn read_response(
+    qp: &mut Qp,
+    now: Nanos,
+    packet: &Packet<'_>,
+    face: &mut impl Face,
+) -> Result<(), Reason> {
+    let psn = packet.bth.psn();
+    advance(qp, now, psn, face)?;
+    let requester = &qp.requester;
+    let Some(entry) = requester.entry(requester.head).copied() else {
+        return Err(Reason::ResponseGhost);
+    };
+    let k = psn.since(entry.first_psn);
+    if entry.work.opcode != WorkOpcode::Read || k >= entry.packets {
+        fail_head(qp, Status::BadResponse, Reason::ResponseMalformed, face);
+        return Err(Reason::ResponseMalformed);
+    }
+    let payload = packet.payload();
+    let position = packet.row.position;
+    let starts_well = entry.asked_again || position.starts() == (k == 0);
+    let ends_well = position.ends() == (k + 1 == entry.packets);
+    if !starts_well || !ends_well || payload.len() != entry.payload_len(k) as usize {
+        fail_head(qp, Status::BadResponse, Reason::ResponseMalformed, face);
+        return Err(Reason::ResponseMalformed);
+    }
+    if !payload.is_empty() {
+        match face.scatter(qp.qpn, entry.work.local, entry.offset(k), payload) {
+            Ok(()) => {}
+            // The answer is asked for again when the timer expires.
+            Err(Hold::Stall) => return Err(Reason::QpNotReady),
+            Err(Hold::Fault(reason)) => {
+                fail_head(qp, Status::LocalProtection, reason, face);
+                return Err(reason);
+            }
+        }
+    }
+    answered(qp, now, psn, k + 1 == entry.packets, face)
+}
+
+fn atomic_response(
+    qp: &mut Qp,
+    now: Nanos,
+    packet: &Packet<'_>,
+    face: &mut impl Face,
+) -> Result<(), Reason> {
+    let psn = packet.bth.psn();
+    advance(qp, now, psn, face)?;
+    let requester = &qp.requester;
+    let Some(entry) = requester.entry(requester.head).copied() else {
+        return Err(Reason::ResponseGhost);
+    };
+    let atomic = matches!(entry.work.opcode, WorkOpcode::CompareSwap | WorkOpcode::FetchAdd);
+    let original = packet.atomic_ack_eth().map(|ack| ack.original.get());
+    let (true, Some(original)) = (atomic, original) else {
+        fail_head(qp, Status::BadResponse, Reason::ResponseMalformed, face);
+        return Err(Reason::ResponseMalformed);
+    };
+    match face.scatter(qp.qpn, entry.work.local, 0, &original.to_le_bytes()) {
+        Ok(()) => answered(qp, now, psn, true, face),
+        Err(Hold::Stall) => Err(Reason::QpNotReady),
+        Err(Hold::Fault(reason)) => {
+            fail_head(qp, Status::LocalProtection, reason, face);
+            Err(reason)
+        }
+    }
+}
+
+/// One more PSN of the READ or atomic at the head is answered.
+fn answered(
+    qp: &mut Qp,
+    now: Nanos,
+    psn: Psn,
+    last: bool,
+    face: &mut impl Face,
+) -> Result<(), Reason> {
+    qp.requester.unacknowledged = psn.plus(1);
+    if last {
+        qp.requester.reads_outstanding -= 1;
+        complete_head(qp, Status::Success, None, face)?;
+    } else {
+        qp.requester.read_response_psns -= 1;
+    }
+    qp.requester.progress(now, qp.attributes.ack_timeout);
+    fail_head_if_due(qp, face);
+    Ok(())
+}
+
+/// The timer's time has come.
+pub(crate) fn handle_timeout(qp: &mut Qp, now: Nanos, face: &mut impl Face) {
+    let requester = &mut qp.requester;
+    if requester.deadline > now {
+        return;
+    }
+    requester.deadline = Nanos::NEVER;
+    if requester.waiting_rnr {
+        requester.waiting_rnr = false;
+        requester.may_send = true;
+    } else if requester.next_psn != requester.unacknowledged {
+        requester.request_ack = true;
+        qp.counters.count(Counter::LocalAckTimeoutErr);
+        retry(qp, face);
+    }
+}
+
+/// Sends again from the oldest unacknowledged PSN, if the counter allows (rule Q-43).
+fn retry(qp: &mut Qp, face: &mut impl Face) {
+    let limit = qp.attributes.retry_count;
+    let requester = &mut qp.requester;
+    if requester.retries_used >= limit && qp.attributes.policy.retry_exhaustion_fatal {
+        fail_head(qp, Status::RetryExceeded, Reason::RetryExceeded, face);
+        return;
+    }
+    requester.retries_used = requester.retries_used.saturating_add(1).min(limit);
+    requester.seek(requester.unacknowledged);
+    requester.may_send = true;
+}
+
+// How work ends.
+
+/// Completes the oldest entry.
+///
+/// # Errors
+/// The completion queue is full; the queue pair is in the error state then.
+fn complete_head(
+    qp: &mut Qp,
+    status: Status,
+    reason: Option<Reason>,
+    face: &mut impl Face,
+) -> Result<(), Reason> {
+    let slot = qp.requester.slot(qp.requester.head);
+    let Some(entry) = qp.requester.ring[slot].take() else { return Ok(()) };
+    qp.requester.head = qp.requester.head.wrapping_add(1);
+    match status {
+        Status::Success => face.acknowledged(qp.qpn, entry.index),
+        Status::Flushed => qp.counters.count(Counter::ReqCqeFlushError),
+        _ => qp.counters.count(Counter::ReqCqeError),
+    }
+    let kind = CompletionKind::Work {
+        index: entry.index,
+        opcode: (entry.packets != 0 || entry.failed.is_none()).then_some(entry.work.opcode),
+        length: entry.work.length,
+    };
+    let completed = face.complete(qp.qpn, Completion { kind, status, reason });
+    if let Err(reason) = completed {
+        enter_error(qp, reason, false, face);
+    }
+    completed
+}
+
+/// The oldest entry ends with an error, and so does the queue pair.
+fn fail_head(qp: &mut Qp, status: Status, reason: Reason, face: &mut impl Face) {
+    let _ = complete_head(qp, status, Some(reason), face);
+    enter_error(qp, reason, false, face);
+}
+
+/// The entry at the cursor cannot be sent. It completes so once everything before it has.
+fn fail(qp: &mut Qp, status: Status, reason: Reason, face: &mut impl Face) {
+    let slot = qp.requester.slot(qp.requester.cursor);
+    if let Some(entry) = &mut qp.requester.ring[slot] {
+        entry.failed = Some((status, reason));
+    }
+    qp.requester.may_send = false;
+    fail_head_if_due(qp, face);
+}
+
+fn fail_head_if_due(qp: &mut Qp, face: &mut impl Face) {
+    let head = qp.requester.entry(qp.requester.head);
+    if let Some((status, reason)) = head.and_then(|entry| entry.failed) {
+        fail_head(qp, status, reason, face);
+    }
 }

@@ -1,0 +1,141 @@
+//! Every operation, path MTU and border size, with each single frame of the exchange lost,
+//! duplicated or swapped with its successor: exhaustively, not sampled.
+
+use softrnic_engine::{Attributes, PathMtu, Place, RKey, State, Status, Work, WorkOpcode};
+
+use crate::harness::{Fate, Pair, Setup};
+
+const OPERATIONS: [WorkOpcode; 6] = [
+    WorkOpcode::Send,
+    WorkOpcode::SendImm,
+    WorkOpcode::SendInv,
+    WorkOpcode::Write,
+    WorkOpcode::WriteImm,
+    WorkOpcode::Read,
+];
+
+const MESSAGES: usize = 3;
+
+struct Case {
+    opcode: WorkOpcode,
+    mtu: PathMtu,
+    length: u32,
+    psn: u32,
+    ipv6: bool,
+}
+
+impl Case {
+    /// Runs three messages; returns the frames sent by each side.
+    fn run(&self, fate: impl FnMut(usize, u32) -> Fate) -> [u32; 2] {
+        let attributes = Attributes { path_mtu: self.mtu, ack_timeout: 8, ..Attributes::default() };
+        let stride = (self.length as usize).next_multiple_of(64) + 64;
+        let memory = stride * MESSAGES + 64;
+        let setup = Setup { attributes, psn: self.psn, memory, ipv6: self.ipv6 };
+        let mut pair = Pair::new(setup);
+        pair.region();
+        let (source, target) = if self.opcode == WorkOpcode::Read { (1, 0) } else { (0, 1) };
+        for (i, byte) in pair.ends[source].face.memory.iter_mut().enumerate() {
+            *byte = (i * 13 + i / 256 * 7 + 1) as u8;
+        }
+        for m in 0..MESSAGES {
+            let base = (m * stride + 64) as u64;
+            let place = Place { token: 0, base, length: self.length };
+            pair.ends[1].face.receives.push_back(place);
+            // Each invalidation has a key of its own, so that one done twice would fail.
+            let rkey = if self.opcode == WorkOpcode::SendInv { 100 + m as u32 } else { 7 };
+            let region = pair.ends[1].face.regions[&7];
+            pair.ends[1].face.regions.insert(rkey, region);
+            pair.ends[0].post(Work {
+                opcode: self.opcode,
+                length: self.length,
+                local: place,
+                remote_va: base,
+                rkey: RKey(rkey),
+                immediate: m as u32,
+                ..Work::default()
+            });
+        }
+        pair.run_with(fate);
+        self.check(&pair, source, target, stride);
+        pair.frames
+    }
+
+    fn check(&self, pair: &Pair, source: usize, target: usize, stride: usize) {
+        let context =
+            || format!("{:?} {:?} {}\n{}", self.opcode, self.mtu, self.length, pair.ladder);
+        assert_eq!(pair.ends[0].sent(), [Status::Success; MESSAGES], "{}", context());
+        let takes = !matches!(self.opcode, WorkOpcode::Write | WorkOpcode::Read);
+        let expected: Vec<_> = (0..MESSAGES as u32)
+            .filter(|_| takes)
+            .map(|m| {
+                let imm = matches!(self.opcode, WorkOpcode::SendImm | WorkOpcode::WriteImm);
+                (Status::Success, self.length, imm.then_some(m))
+            })
+            .collect();
+        assert_eq!(pair.ends[1].received(), expected, "{}", context());
+        assert_eq!(pair.ends[1].state(), State::Rts);
+        for (i, &byte) in pair.ends[target].face.memory.iter().enumerate() {
+            let inside = i >= 64 && (i - 64) % stride < self.length as usize;
+            let want = if inside { pair.ends[source].face.memory[i] } else { 0 };
+            assert_eq!(byte, want, "byte {i}: {}", context());
+        }
+    }
+}
+
+fn every_single_fault(mtu: PathMtu, ipv6: bool) {
+    let p = mtu.bytes();
+    for opcode in OPERATIONS {
+        for length in [0, 1, p - 1, p, p + 1, 3 * p + 1] {
+            for psn in [0x100, 0x00FF_FFFD] {
+                let case = Case { opcode, mtu, length, psn, ipv6 };
+                let frames = case.run(|_, _| Fate::Deliver);
+                for (from, count) in frames.into_iter().enumerate() {
+                    for number in 0..count {
+                        for fault in [Fate::Drop, Fate::Duplicate, Fate::Swap] {
+                            case.run(
+                                |f, n| {
+                                    if (f, n) == (from, number) { fault } else { Fate::Deliver }
+                                },
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn p_01_every_single_fault_at_mtu_256() {
+    every_single_fault(PathMtu::M256, false);
+}
+
+#[test]
+fn p_01_every_single_fault_at_mtu_512() {
+    every_single_fault(PathMtu::M512, true);
+}
+
+#[test]
+fn p_01_every_single_fault_at_mtu_1024() {
+    every_single_fault(PathMtu::M1024, false);
+}
+
+#[test]
+fn p_01_every_single_fault_at_mtu_2048() {
+    every_single_fault(PathMtu::M2048, false);
+}
+
+#[test]
+fn p_01_every_single_fault_at_mtu_4096() {
+    every_single_fault(PathMtu::M4096, true);
+}
+
+#[test]
+fn s_02_one_mebibyte_at_each_path_mtu() {
+    for mtu in PathMtu::ALL {
+        for opcode in OPERATIONS {
+            Case { opcode, mtu, length: 1 << 20, psn: 0x00FF_FF00, ipv6: false }
+                .run(|_, _| Fate::Deliver);
+        }
+    }
+}
