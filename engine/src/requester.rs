@@ -277,6 +277,7 @@ pub(crate) fn enter_error(qp: &mut Qp, reason: Reason, by_peer: bool, face: &mut
     qp.requester.waiting_rnr = false;
     qp.requester.unacknowledged = qp.requester.next_psn;
     qp.requester.read_response_psns = 0;
+    qp.requester.reads_outstanding = 0;
     flush_queue(qp, face);
 }
 
@@ -897,6 +898,9 @@ fn complete_head(
     reason: Option<Reason>,
     face: &mut impl Face,
 ) -> Result<(), Reason> {
+    if qp.requester.head == qp.requester.tail {
+        return Ok(());
+    }
     let slot = qp.requester.slot(qp.requester.head);
     let Some(entry) = qp.requester.ring[slot].take() else { return Ok(()) };
     qp.requester.head = qp.requester.head.wrapping_add(1);

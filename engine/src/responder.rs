@@ -193,7 +193,10 @@ impl Responder {
         if depth == 0 {
             return;
         }
-        self.resources[(self.resources_end % depth) as usize] = Some(resource);
+        let slot = (self.resources_end % depth) as usize;
+        // A replay of the oldest that is still owed gives way; the peer asks again.
+        self.owed -= u32::from(self.resources[slot].is_some_and(|old| old.owed()));
+        self.resources[slot] = Some(resource);
         self.resources_end = self.resources_end.wrapping_add(1);
         self.owed += 1;
     }

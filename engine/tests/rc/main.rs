@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "clippy knows only functions marked #[test] as tests")]
 
+mod adversary;
 mod exchange;
 mod harness;
 mod stories;
