@@ -11,6 +11,7 @@ extern crate std;
 
 mod memory;
 mod nic;
+pub mod verbs;
 
 pub use memory::{DmaFault, Memory, Ram};
 pub use nic::{Device, Nic};

@@ -101,6 +101,12 @@ reasons! {
     RemoteOperational "remote_operational_error" "The peer answered NAK remote operational error."
     FrameTooLong "frame_too_long" "A frame that software built is longer than the link can take."
     PathIncomplete "path_incomplete" "The queue pair's addresses are missing or of mixed families."
+    WorkQueueFull "work_queue_full" "A send or receive queue has no room for the work request."
+    WorkSges "work_too_many_sges" "The work request has more scatter/gather elements than the queue's entries hold."
+    VerbsHandle "verbs_handle_unknown_or_in_use" "A verb named an object that does not exist, or removes one that is in use."
+    VerbsAttribute "verbs_attribute_out_of_range" "A verb was given an attribute that is out of range or not offered."
+    VerbsExhausted "verbs_resources_exhausted" "A verb found no memory or no free number."
+    MacControlUnknown "mac_control_unknown" "Not a PAUSE or PFC frame: another EtherType, a VLAN tag, or an unknown MAC control opcode."
 }
 
 impl Reason {

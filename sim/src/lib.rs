@@ -1,1 +1,29 @@
-//! Placeholder, replaced by the first commit series.
+//! Deterministic worlds of SoftRNIC devices: nodes, links, faults, workloads and their checks, on a
+//! virtual clock, from one seed.
+//!
+//! Knows no operating system and no wall clock: files, screens and real time are the caller's.
+#![forbid(unsafe_code)]
+
+mod ernic_node;
+mod ladder;
+mod link;
+mod native_node;
+mod node;
+mod payload;
+mod random;
+mod report;
+mod scenario;
+mod simulation;
+mod world;
+
+pub use ladder::{Ladder, describe_fate, describe_frame};
+pub use link::{DropRule, ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
+pub use node::NodeError;
+pub use random::Random;
+pub use report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+pub use scenario::{
+    DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
+    Scenario, ScenarioError,
+};
+pub use simulation::{SetupError, Simulation};
+pub use world::{Activity, Fate, Observer, Sighting, Station, World};

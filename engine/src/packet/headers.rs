@@ -10,7 +10,7 @@ use crate::numbers::{Psn, Qpn, RKey};
 macro_rules! header {
     ($(#[$meta:meta])* $name:ident { $($(#[$fmeta:meta])* $field:ident: $ty:ty),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
         #[repr(C)]
         pub struct $name { $($(#[$fmeta])* pub $field: $ty),* }
     };

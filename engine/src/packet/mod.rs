@@ -2,12 +2,17 @@
 //!
 //! [`opcode`] is the table from which parse, build and decode follow.
 
+mod build;
+mod fields;
+pub mod flow_control;
 mod headers;
 pub mod icrc;
 pub mod opcode;
 mod parse;
 mod template;
+pub mod tree;
 
+pub use build::{Derived, Description, Extensions, Ipv4, Ipv6, Layer3, Tag, Udp, build, describe};
 pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Grh, Ieth, ImmDt, Reth, Syndrome, XrcEth,
     nak_code,
@@ -24,6 +29,8 @@ pub const ROCE_V2_UDP_PORT: u16 = 4791;
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86DD;
+/// EtherType of ARP.
+pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// EtherType of RoCE v1 (IBTA annex A16).
 pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 /// EtherType of an 802.1Q tag.

@@ -176,6 +176,11 @@ fn transport(
     if region != 0 && matches!(row.payload, Payload::None) {
         return Err(Reason::PayloadNotAllowed);
     }
+    // chosen: rule F-08 says that payload and pad fill whole words; a packet that does not is refused
+    // here, before any queue pair sees it.
+    if !region.is_multiple_of(4) {
+        return Err(Reason::PadCount);
+    }
     Ok(Packet {
         frame,
         row,
@@ -381,7 +386,7 @@ impl<'a> Packet<'a> {
 /// One's complement sum of an IPv4 header, complemented: 0 where its checksum field is right, and
 /// the value to store where that field is 0.
 #[must_use]
-pub(crate) fn ipv4_checksum(header: &[u8; 20]) -> u16 {
+pub(super) fn ipv4_checksum(header: &[u8; 20]) -> u16 {
     let mut sum = 0u32;
     for pair in header.as_chunks::<2>().0 {
         sum += u32::from(u16::from_be_bytes(*pair));
@@ -391,7 +396,7 @@ pub(crate) fn ipv4_checksum(header: &[u8; 20]) -> u16 {
     !(sum as u16)
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
 }
 

@@ -1,0 +1,717 @@
+//! A scenario file: nodes, links and phases, checked as a whole before anything runs.
+//!
+//! Text to [`Scenario`] and errors that name file, line, column and key. Runs nothing, reads no
+//! file.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use serde::{Deserialize, Deserializer, Serialize};
+use softrnic_engine::packet::opcode;
+use softrnic_engine::{PathMtu, Psn, ack_timeout_ns};
+use toml::Spanned;
+
+use crate::link::{DropRule, LinkConfig};
+
+/// The embedded scenario, as text with comments.
+pub const DEFAULT_SCENARIO: &str = include_str!("../scenarios/default.toml");
+
+/// Largest message that the ERNIC face moves (PG332, "Unsupported Features").
+pub(crate) const ERNIC_MESSAGE_LEN_MAX: u32 = 8 << 20;
+/// Work requests in flight at most.
+pub(crate) const OUTSTANDING_MAX: u32 = 1024;
+/// Bytes of buffers and rings that a scenario may ask of one node.
+pub(crate) const NODE_MEMORY_MAX: u64 = 1 << 30;
+/// Guard bytes before, between and after message buffers.
+pub(crate) const GUARD_LEN: u64 = 64;
+/// Receive elements are multiples of this (ERNIC: QPCONF[31:16]).
+const RQ_ELEMENT_UNIT: u32 = 256;
+/// IPv6, UDP, BTH, RETH, immediate data and ICRC: what a packet may be longer than its payload by.
+const HEADERS_LEN_MAX: usize = 40 + 8 + 12 + 16 + 4 + 4;
+
+/// A checked scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its title.
+    pub name: String,
+    /// Seed of payloads and loss.
+    pub seed: u64,
+    /// The nodes.
+    pub nodes: Vec<NodeSpec>,
+    /// The links between them.
+    pub links: Vec<LinkSpec>,
+    /// What happens, one after the other.
+    pub phases: Vec<PhaseSpec>,
+}
+
+/// The programming interface that a node shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FaceKind {
+    /// AMD ERNIC, driven through its registers and queues.
+    Ernic,
+    /// Native verbs.
+    Native,
+}
+
+/// Which edition of ERNIC's register map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum ProfileKind {
+    /// The register chapter as printed.
+    #[serde(rename = "v4.0")]
+    V40,
+    /// Queue pair slots where the silicon has them.
+    #[serde(rename = "v4.0-silicon")]
+    V40Silicon,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// Its name.
+    pub name: String,
+    /// What software drives.
+    pub face: FaceKind,
+    /// The register map of an ERNIC node.
+    pub profile: ProfileKind,
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// IPv6 address.
+    pub ipv6: Ipv6Addr,
+    /// VLAN of its port.
+    pub vlan: Option<u16>,
+}
+
+/// A link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkSpec {
+    /// The nodes at its ends.
+    pub between: [usize; 2],
+    /// What it is like.
+    pub config: LinkConfig,
+}
+
+/// What the messages of a phase do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OperationKind {
+    /// SEND into the peer's receive ring.
+    Send,
+    /// RDMA WRITE into the peer's memory.
+    Write,
+    /// RDMA READ out of the peer's memory.
+    Read,
+}
+
+/// A run of equal messages over one pair of queue pairs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PhaseSpec {
+    /// Its name.
+    pub name: String,
+    /// The node that posts.
+    pub from: usize,
+    /// Its peer.
+    pub to: usize,
+    /// What the messages do.
+    pub operation: OperationKind,
+    /// Number of messages; for a file, set by its length.
+    pub count: u64,
+    /// Bytes of a message; of the last one less, where a file ends there.
+    pub size: u32,
+    /// Work requests in flight at most.
+    pub outstanding: u32,
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+    /// Whether packets are IPv6.
+    pub ipv6: bool,
+    /// VLAN of both ports during the phase.
+    pub vlan: Option<u16>,
+    /// Elements of the receive ring.
+    pub rq_depth: u16,
+    /// Bytes of a receive element.
+    pub rq_element_len: u32,
+    /// First PSN in both directions.
+    pub first_psn: Psn,
+    /// Local ACK timeout code.
+    pub ack_timeout: u8,
+    /// Retries without progress before the queue pair fails.
+    pub retry_count: u8,
+    /// Loss rate that replaces the link's.
+    pub loss: Option<f64>,
+    /// Named packets that get lost, with the sending node.
+    pub drops: Vec<(usize, DropRule)>,
+    /// Virtual time after which the phase is given up.
+    pub limit_ns: u64,
+    /// A file whose bytes are carried instead of a pattern.
+    pub file: Option<String>,
+    /// What must also be true afterwards.
+    pub expect: Expect,
+}
+
+/// Expectations beyond "every byte arrived". Absent fields are not checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// At least so many packets were sent again.
+    pub retransmissions_min: Option<u64>,
+    /// At most so many packets were sent again.
+    pub retransmissions_max: Option<u64>,
+    /// At least so many frames were lost.
+    pub lost_min: Option<u64>,
+}
+
+/// A scenario that cannot run, and where its text says so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}:{column}: {message}")]
+pub struct ScenarioError {
+    /// The file's name as given.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1.
+    pub column: usize,
+    /// What is wrong with which key, and the way out.
+    pub message: String,
+}
+
+impl Scenario {
+    /// Parses and checks. `file` is only for error messages.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
+        let source = Source { file, text };
+        let raw: RawScenario = toml::from_str(text).map_err(|error| {
+            source.error(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
+        let nodes = check_nodes(&source, &raw.node)?;
+        let links = check_links(&source, &raw.link, &nodes)?;
+        let mut phases = Vec::new();
+        for (i, phase) in raw.phase.iter().enumerate() {
+            let title = match &phase.get_ref().name {
+                Some(name) => format!("phase {} {name:?}", i + 1),
+                None => format!("phase {}", i + 1),
+            };
+            let table = Table { source: &source, start: phase.span().start, title };
+            phases.push(check_phase(&table, phase.get_ref(), &nodes, &links)?);
+        }
+        if phases.is_empty() {
+            let message = "no [[phase]]: nothing would happen. Add one; `rnic run \
+                           --print-default` prints an example";
+            return Err(source.error(0, message.to_owned()));
+        }
+        let scenario = Self { name: raw.name, seed: raw.seed, nodes, links, phases };
+        for (node, needed) in scenario.nodes.iter().zip(scenario.memory()) {
+            if needed > NODE_MEMORY_MAX {
+                let message = format!(
+                    "node {:?} would need {} MiB for buffers and rings, and may have {} MiB: lower \
+                     size, outstanding, rq_depth or rq_element_len",
+                    node.name,
+                    needed >> 20,
+                    NODE_MEMORY_MAX >> 20
+                );
+                return Err(source.error(0, message));
+            }
+        }
+        Ok(scenario)
+    }
+
+    /// The embedded scenario.
+    ///
+    /// # Errors
+    /// Never, unless the embedded text is broken; a test parses it.
+    pub fn embedded() -> Result<Self, ScenarioError> {
+        Self::parse("default.toml", DEFAULT_SCENARIO)
+    }
+
+    /// Sets the number of messages of the phases that carry a file, from the files' lengths.
+    ///
+    /// # Errors
+    /// A file's length that cannot be carried, with its name.
+    pub fn set_file_lengths(&mut self, lengths: &BTreeMap<String, u64>) -> Result<(), String> {
+        for phase in &mut self.phases {
+            let Some(file) = &phase.file else { continue };
+            let Some(&len) = lengths.get(file) else {
+                return Err(format!("phase {:?}: the file {file:?} was not given", phase.name));
+            };
+            if len == 0 {
+                return Err(format!("phase {:?}: the file {file:?} is empty", phase.name));
+            }
+            phase.count = len.div_ceil(u64::from(phase.size));
+        }
+        Ok(())
+    }
+
+    /// Bytes that each node needs for buffers and rings.
+    #[must_use]
+    pub fn memory(&self) -> Vec<u64> {
+        let mut needed = vec![0; self.nodes.len()];
+        for (node, bytes) in needed.iter_mut().enumerate() {
+            for phase in self.phases.iter().filter(|p| p.from == node || p.to == node) {
+                *bytes += phase.ring_memory();
+            }
+            *bytes += self.buffer_memory(node);
+        }
+        needed
+    }
+
+    /// Bytes of the message buffers that a node's phases share.
+    pub(crate) fn buffer_memory(&self, node: usize) -> u64 {
+        let phases = self.phases.iter().filter(|p| p.from == node || p.to == node);
+        phases.map(PhaseSpec::buffer_memory).max().unwrap_or(0)
+    }
+}
+
+impl PhaseSpec {
+    /// Bytes from one message buffer to the next.
+    pub(crate) fn slot_stride(&self) -> u64 {
+        u64::from(self.size).next_multiple_of(GUARD_LEN) + GUARD_LEN
+    }
+
+    /// A guard, then the buffers with a guard behind each.
+    pub(crate) fn buffer_memory(&self) -> u64 {
+        GUARD_LEN + u64::from(self.outstanding) * self.slot_stride()
+    }
+
+    /// Receive ring, send ring and small things, roughly and never too little.
+    fn ring_memory(&self) -> u64 {
+        let send_ring = u64::from(self.outstanding.next_power_of_two().max(16)) * 128;
+        u64::from(self.rq_depth) * u64::from(self.rq_element_len) + send_ring + 16_384
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawScenario {
+    #[serde(default = "untitled")]
+    name: String,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    node: Vec<Spanned<RawNode>>,
+    #[serde(default)]
+    link: Vec<Spanned<RawLink>>,
+    #[serde(default)]
+    phase: Vec<Spanned<RawPhase>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawNode {
+    name: String,
+    face: FaceKind,
+    profile: Option<ProfileKind>,
+    #[serde(deserialize_with = "mac_address")]
+    mac: [u8; 6],
+    ipv4: Ipv4Addr,
+    ipv6: Ipv6Addr,
+    vlan: Option<u16>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLink {
+    between: [String; 2],
+    latency_ns: Option<u64>,
+    rate_bits_per_s: Option<u64>,
+    mtu: Option<usize>,
+    loss: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPhase {
+    name: Option<String>,
+    from: String,
+    to: String,
+    operation: OperationKind,
+    count: Option<u64>,
+    size: u32,
+    outstanding: Option<u32>,
+    path_mtu: Option<u32>,
+    ip: Option<u8>,
+    vlan: Option<u16>,
+    rq_depth: Option<u16>,
+    rq_element_len: Option<u32>,
+    first_psn: Option<u32>,
+    ack_timeout: Option<u8>,
+    retry_count: Option<u8>,
+    loss: Option<f64>,
+    #[serde(default)]
+    drop: Vec<RawDrop>,
+    limit_ms: Option<u64>,
+    file: Option<String>,
+    #[serde(default)]
+    expect: Expect,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDrop {
+    from: String,
+    opcode: Option<String>,
+    psn: Option<u32>,
+    nth: Option<u64>,
+}
+
+fn untitled() -> String {
+    "untitled".to_owned()
+}
+
+fn mac_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 6], D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let parts: Vec<_> = text
+        .split(':')
+        .map_while(|p| u8::from_str_radix(p, 16).ok().filter(|_| p.len() == 2))
+        .collect();
+    let octets = <[u8; 6]>::try_from(parts).ok().filter(|_| text.len() == 17);
+    octets.ok_or_else(|| {
+        let hint = "write six octets as \"02:00:00:00:00:0a\"";
+        serde::de::Error::custom(format!("mac = {text:?} is not a MAC address; {hint}"))
+    })
+}
+
+/// The text, to say where in it something stands.
+struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn error(&self, at: usize, message: String) -> ScenarioError {
+        let before = self.text.get(..at).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+        ScenarioError { file: self.file.to_owned(), line, column, message }
+    }
+}
+
+/// One table of the text.
+struct Table<'a> {
+    source: &'a Source<'a>,
+    start: usize,
+    title: String,
+}
+
+impl Table<'_> {
+    /// An error about a key of this table.
+    fn error(&self, key: &str, message: &str) -> ScenarioError {
+        let at = self.find(key).unwrap_or(self.start);
+        self.source.error(at, format!("{}: {key}{message}", self.title))
+    }
+
+    /// Where the key stands: the first line of the table that starts with it.
+    fn find(&self, key: &str) -> Option<usize> {
+        let mut at = self.start;
+        for (i, line) in self.source.text.get(self.start..)?.split_inclusive('\n').enumerate() {
+            let content = line.trim_start();
+            if i > 0 && content.starts_with("[[") {
+                return None;
+            }
+            let rest = content.strip_prefix(key).map(str::trim_start);
+            if rest.is_some_and(|rest| rest.starts_with('=') || rest.starts_with('.')) {
+                return Some(at + line.len() - content.len());
+            }
+            at += line.len();
+        }
+        None
+    }
+
+    fn require(&self, holds: bool, key: &str, message: &str) -> Result<(), ScenarioError> {
+        if holds { Ok(()) } else { Err(self.error(key, message)) }
+    }
+
+    fn node(&self, key: &str, name: &str, nodes: &[NodeSpec]) -> Result<usize, ScenarioError> {
+        nodes.iter().position(|node| node.name == name).ok_or_else(|| {
+            let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
+            self.error(
+                key,
+                &format!(
+                    " names {name:?}, but the nodes are: {}",
+                    match names.is_empty() {
+                        true => "none (add a [[node]])".to_owned(),
+                        false => names.join(", "),
+                    }
+                ),
+            )
+        })
+    }
+
+    fn vlan(&self, vlan: Option<u16>) -> Result<(), ScenarioError> {
+        let valid = vlan.is_none_or(|id| (1..=4094).contains(&id));
+        self.require(valid, "vlan", " must be a VLAN id from 1 to 4094")
+    }
+
+    fn loss(&self, loss: Option<f64>) -> Result<(), ScenarioError> {
+        let valid = loss.is_none_or(|rate| (0.0..=1.0).contains(&rate));
+        self.require(valid, "loss", " must be a probability from 0.0 to 1.0 (1 % is 0.01)")
+    }
+}
+
+fn check_nodes(
+    source: &Source<'_>,
+    raw: &[Spanned<RawNode>],
+) -> Result<Vec<NodeSpec>, ScenarioError> {
+    let mut nodes: Vec<NodeSpec> = Vec::new();
+    for (i, spanned) in raw.iter().enumerate() {
+        let node = spanned.get_ref();
+        let title = format!("node {} {:?}", i + 1, node.name);
+        let table = Table { source, start: spanned.span().start, title };
+        table.require(!node.name.is_empty(), "name", " is empty")?;
+        table.vlan(node.vlan)?;
+        table.require(
+            node.mac[0] & 1 == 0,
+            "mac",
+            " is a multicast address; clear bit 0 of the first octet",
+        )?;
+        table.require(
+            node.profile.is_none() || node.face == FaceKind::Ernic,
+            "profile",
+            " chooses an ERNIC register map, but the face is not \"ernic\"; remove one of them",
+        )?;
+        for other in &nodes {
+            let taken = [
+                ("name", node.name == other.name),
+                ("mac", node.mac == other.mac),
+                ("ipv4", node.ipv4 == other.ipv4),
+                ("ipv6", node.ipv6 == other.ipv6),
+            ];
+            for (key, same) in taken {
+                table.require(!same, key, &format!(" is also node {:?}'s", other.name))?;
+            }
+        }
+        nodes.push(NodeSpec {
+            name: node.name.clone(),
+            face: node.face,
+            profile: node.profile.unwrap_or(ProfileKind::V40),
+            mac: node.mac,
+            ipv4: node.ipv4,
+            ipv6: node.ipv6,
+            vlan: node.vlan,
+        });
+    }
+    Ok(nodes)
+}
+
+fn check_links(
+    source: &Source<'_>,
+    raw: &[Spanned<RawLink>],
+    nodes: &[NodeSpec],
+) -> Result<Vec<LinkSpec>, ScenarioError> {
+    let mut links: Vec<LinkSpec> = Vec::new();
+    let defaults = LinkConfig::default();
+    for (i, spanned) in raw.iter().enumerate() {
+        let link = spanned.get_ref();
+        let table = Table { source, start: spanned.span().start, title: format!("link {}", i + 1) };
+        let [a, b] = &link.between;
+        let between = [table.node("between", a, nodes)?, table.node("between", b, nodes)?];
+        table.require(between[0] != between[1], "between", " joins a node to itself")?;
+        for end in between {
+            let used = links.iter().any(|other| other.between.contains(&end));
+            let message =
+                format!(": {:?} is on another link already; a node has one port", nodes[end].name);
+            table.require(!used, "between", &message)?;
+        }
+        table.loss(link.loss)?;
+        let rate_bits_per_s = link.rate_bits_per_s.unwrap_or(defaults.rate_bits_per_s);
+        table.require(rate_bits_per_s >= 1_000, "rate_bits_per_s", " must be at least 1000")?;
+        links.push(LinkSpec {
+            between,
+            config: LinkConfig {
+                latency_ns: link.latency_ns.unwrap_or(defaults.latency_ns),
+                rate_bits_per_s,
+                mtu: link.mtu.unwrap_or(defaults.mtu),
+                loss: link.loss.unwrap_or(defaults.loss),
+            },
+        });
+    }
+    Ok(links)
+}
+
+fn check_phase(
+    table: &Table<'_>,
+    raw: &RawPhase,
+    nodes: &[NodeSpec],
+    links: &[LinkSpec],
+) -> Result<PhaseSpec, ScenarioError> {
+    let from = table.node("from", &raw.from, nodes)?;
+    let to = table.node("to", &raw.to, nodes)?;
+    table.require(from != to, "to", " is the same node as from")?;
+    let link = links.iter().find(|link| link.between == [from, to] || link.between == [to, from]);
+    let link = link.ok_or_else(|| {
+        let ends = format!(": no [[link]] is between {:?} and {:?}", raw.from, raw.to);
+        table.error("to", &ends)
+    })?;
+    let path_mtu_len = raw.path_mtu.unwrap_or(4096);
+    let path_mtu = PathMtu::from_bytes(path_mtu_len)
+        .ok_or_else(|| table.error("path_mtu", " must be 256, 512, 1024, 2048 or 4096"))?;
+    let mtu_needed = path_mtu_len as usize + HEADERS_LEN_MAX;
+    table.require(
+        mtu_needed <= link.config.mtu,
+        "path_mtu",
+        &format!(
+            " = {path_mtu_len} makes packets of up to {mtu_needed} bytes, but the link's mtu is {}",
+            link.config.mtu
+        ),
+    )?;
+    table.vlan(raw.vlan)?;
+    table.loss(raw.loss)?;
+    let ip = raw.ip.unwrap_or(4);
+    table.require(ip == 4 || ip == 6, "ip", " must be 4 or 6")?;
+    let first_psn = raw.first_psn.unwrap_or(0);
+    table.require(first_psn < Psn::MODULUS, "first_psn", " has more than 24 bits")?;
+    let ack_timeout = raw.ack_timeout.unwrap_or(ACK_TIMEOUT);
+    let valid = ack_timeout_ns(ack_timeout).is_some() && ack_timeout < 32;
+    table.require(valid, "ack_timeout", " must be a code from 1 to 31 (4.096 us x 2^code)")?;
+    let retry_count = raw.retry_count.unwrap_or(7);
+    table.require(retry_count <= 7, "retry_count", " must be from 0 to 7")?;
+    let limit_ms = raw.limit_ms.unwrap_or(60_000);
+    let limit_ns = limit_ms.checked_mul(1_000_000).filter(|&ns| ns > 0);
+    let (count, outstanding) = check_counts(table, raw)?;
+    let ernic = [from, to].iter().any(|&node| nodes[node].face == FaceKind::Ernic);
+    check_size(table, raw, ernic)?;
+    let (rq_depth, rq_element_len) = check_receive_ring(table, raw, outstanding)?;
+    Ok(PhaseSpec {
+        name: raw.name.clone().unwrap_or_else(|| table.title.clone()),
+        from,
+        to,
+        operation: raw.operation,
+        count,
+        size: raw.size,
+        outstanding,
+        path_mtu,
+        ipv6: ip == 6,
+        vlan: raw.vlan,
+        rq_depth,
+        rq_element_len,
+        first_psn: Psn::new(first_psn),
+        ack_timeout,
+        retry_count,
+        loss: raw.loss,
+        drops: check_drops(table, &raw.drop, [from, to], nodes)?,
+        limit_ns: limit_ns.ok_or_else(|| table.error("limit_ms", " is 0 or far too long"))?,
+        file: raw.file.clone(),
+        expect: raw.expect,
+    })
+}
+
+/// 4.096 us x 2^8, about a millisecond: far above the round trip of a link in one room.
+const ACK_TIMEOUT: u8 = 8;
+
+fn check_counts(table: &Table<'_>, raw: &RawPhase) -> Result<(u64, u32), ScenarioError> {
+    let count = match (raw.count, &raw.file) {
+        (Some(count), None) => count,
+        // Known when the file is read.
+        (None, Some(_)) => 1,
+        (Some(_), Some(_)) => {
+            let message = " contradicts file: the file's length and size say how many messages \
+                           there are; remove one of them";
+            return Err(table.error("count", message));
+        }
+        (None, None) => return Err(table.error("count", " is missing (or give file = \"...\")")),
+    };
+    table.require((1..=1 << 32).contains(&count), "count", " must be from 1 to 2^32")?;
+    let outstanding = raw.outstanding.unwrap_or(16);
+    table.require(
+        (1..=OUTSTANDING_MAX).contains(&outstanding),
+        "outstanding",
+        &format!(" must be from 1 to {OUTSTANDING_MAX}"),
+    )?;
+    table.require(
+        raw.file.is_none() || raw.operation != OperationKind::Read,
+        "file",
+        " is carried by operation = \"send\" or \"write\", not by \"read\"",
+    )?;
+    Ok((count, outstanding))
+}
+
+fn check_size(table: &Table<'_>, raw: &RawPhase, ernic: bool) -> Result<(), ScenarioError> {
+    let message = format!(
+        " = {} is not possible: the ERNIC face moves messages of 1 to {ERNIC_MESSAGE_LEN_MAX} bytes",
+        raw.size
+    );
+    table.require(!ernic || (1..=ERNIC_MESSAGE_LEN_MAX).contains(&raw.size), "size", &message)?;
+    table.require(raw.file.is_none() || raw.size > 0, "size", " of a file's chunk cannot be 0")?;
+    let message = format!(" must be at most {} (256 MiB)", NODE_MEMORY_MAX >> 2);
+    table.require(u64::from(raw.size) <= NODE_MEMORY_MAX >> 2, "size", &message)
+}
+
+fn check_receive_ring(
+    table: &Table<'_>,
+    raw: &RawPhase,
+    outstanding: u32,
+) -> Result<(u16, u32), ScenarioError> {
+    if raw.operation != OperationKind::Send {
+        for (key, given) in
+            [("rq_depth", raw.rq_depth.is_some()), ("rq_element_len", raw.rq_element_len.is_some())]
+        {
+            table.require(
+                !given,
+                key,
+                " has a meaning only with operation = \"send\"; remove it",
+            )?;
+        }
+        return Ok((2, RQ_ELEMENT_UNIT));
+    }
+    // One element of the ring always stays empty, and an element is freed as soon as it is checked.
+    let usual = u16::try_from((outstanding + 1).next_power_of_two()).unwrap_or(u16::MAX).min(32);
+    let depth = raw.rq_depth.unwrap_or(usual.max(2));
+    table.require(depth >= 2, "rq_depth", " must be from 2 to 65535: one element stays empty")?;
+    // ERNIC wants a power of two of units.
+    let fitting = (raw.size.max(1).div_ceil(RQ_ELEMENT_UNIT)).next_power_of_two() * RQ_ELEMENT_UNIT;
+    let element_len = raw.rq_element_len.unwrap_or(fitting);
+    let units = element_len / RQ_ELEMENT_UNIT;
+    table.require(
+        element_len.is_multiple_of(RQ_ELEMENT_UNIT)
+            && units.is_power_of_two()
+            && units <= u32::from(u16::MAX),
+        "rq_element_len",
+        " must be 256 times a power of two, at most 8388608",
+    )?;
+    table.require(
+        element_len >= raw.size,
+        "rq_element_len",
+        &format!(" = {element_len} is less than size = {}: a SEND must fit one element", raw.size),
+    )?;
+    Ok((depth, element_len))
+}
+
+fn check_drops(
+    table: &Table<'_>,
+    raw: &[RawDrop],
+    ends: [usize; 2],
+    nodes: &[NodeSpec],
+) -> Result<Vec<(usize, DropRule)>, ScenarioError> {
+    let mut drops = Vec::new();
+    for rule in raw {
+        let from = table.node("drop", &rule.from, nodes)?;
+        let message = format!(": from = {:?} takes no part in this phase", rule.from);
+        table.require(ends.contains(&from), "drop", &message)?;
+        let opcode = match &rule.opcode {
+            None => None,
+            Some(name) => Some(rc_opcode(name).ok_or_else(|| {
+                table.error("drop", &format!(": opcode {name:?} is not one of {}", rc_names()))
+            })?),
+        };
+        let nth = rule.nth.unwrap_or(1);
+        table.require(nth > 0, "drop", ": nth counts from 1")?;
+        let psn_fits = rule.psn.is_none_or(|psn| psn < Psn::MODULUS);
+        table.require(psn_fits, "drop", ": psn has more than 24 bits")?;
+        drops.push((from, DropRule { opcode, psn: rule.psn.map(Psn::new), nth }));
+    }
+    Ok(drops)
+}
+
+fn rc_opcodes() -> impl Iterator<Item = &'static opcode::OpcodeRow> {
+    opcode::known().filter(|row| row.transport == opcode::Transport::Rc)
+}
+
+fn rc_opcode(name: &str) -> Option<u8> {
+    rc_opcodes().find(|row| row.name == name).map(|row| row.value)
+}
+
+fn rc_names() -> String {
+    rc_opcodes().map(|row| row.name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,622 @@
+//! Runs a scenario, phase by phase: opens queue pairs, posts messages, compares every byte, reports.
+//!
+//! Knows nodes only as [`Node`]s; real time is measured by the caller between phases, or through
+//! [`Observer::activity`].
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use sha2::{Digest, Sha256};
+use softrnic_engine::{Nanos, REASON_ROWS, Reason};
+
+use crate::ernic_node::ErnicNode;
+use crate::ladder::describe_frame;
+use crate::link::{DropRule, Traffic};
+use crate::native_node::NativeNode;
+use crate::node::{Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
+use crate::payload::{POISON, Payload, difference};
+use crate::report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
+use crate::world::{Activity, Fate, Observer, Sighting, World};
+
+/// Why a checked scenario could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A node did not come up.
+    #[error("node {name:?} did not come up: {source}")]
+    Node {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: NodeError,
+    },
+    /// A file of a phase is missing or empty.
+    #[error("{0}")]
+    File(String),
+}
+
+/// A scenario on its virtual clock.
+pub struct Simulation {
+    scenario: Scenario,
+    files: BTreeMap<String, Vec<u8>>,
+    world: World<Box<dyn Node>>,
+    phases: Vec<PhaseReport>,
+}
+
+impl Simulation {
+    /// Brings all nodes up. `files` are the bytes of the files that phases name.
+    ///
+    /// # Errors
+    /// A node that does not come up, or a file that is missing or empty.
+    pub fn new(
+        mut scenario: Scenario,
+        files: BTreeMap<String, Vec<u8>>,
+    ) -> Result<Self, SetupError> {
+        let lengths = files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64));
+        scenario.set_file_lengths(&lengths.collect()).map_err(SetupError::File)?;
+        let mut world = World::new(scenario.seed);
+        let queue_pairs = u16::try_from(scenario.phases.len()).unwrap_or(u16::MAX);
+        for (i, memory_len) in scenario.memory().into_iter().enumerate() {
+            let spec = &scenario.nodes[i];
+            let area_len = scenario.buffer_memory(i).max(GUARD_LEN);
+            let node: Result<Box<dyn Node>, NodeError> = match spec.face {
+                FaceKind::Ernic => ErnicNode::new(spec, queue_pairs, area_len, memory_len)
+                    .map(|node| Box::new(node) as Box<dyn Node>),
+                FaceKind::Native => NativeNode::new(spec, area_len, memory_len)
+                    .map(|node| Box::new(node) as Box<dyn Node>),
+            };
+            let name = &spec.name;
+            let node =
+                node.map_err(|source| SetupError::Node { name: name.clone(), source })?;
+            world.add(node);
+        }
+        for link in &scenario.links {
+            world.connect(link.between[0], link.between[1], link.config);
+        }
+        Ok(Self { scenario, files, world, phases: Vec::new() })
+    }
+
+    /// What is run, with the message counts of files filled in.
+    #[must_use]
+    pub const fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// Runs the next phase; `None` when all have run.
+    pub fn run_phase(&mut self, observer: &mut dyn Observer) -> Option<&PhaseReport> {
+        let index = self.phases.len();
+        let phase = self.scenario.phases.get(index)?;
+        let payload = match phase.file.as_ref().and_then(|name| self.files.get(name)) {
+            Some(bytes) => Payload::File(bytes),
+            None => Payload::pattern(self.scenario.seed, index as u64),
+        };
+        let watch = Watch { inner: observer, refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        let mut run = Run::new(&self.scenario, phase, payload, &mut self.world, watch);
+        run.execute();
+        let report = run.report();
+        self.phases.push(report);
+        self.phases.last()
+    }
+
+    /// Reads the nodes' counters and closes the report.
+    pub fn finish(mut self) -> Report {
+        let mut nodes = Vec::new();
+        for (i, spec) in self.scenario.nodes.iter().enumerate() {
+            let node = self.world.station_mut(i);
+            let (source, counters) = node.counters();
+            let refused = named(node.engine().refused());
+            nodes.push(NodeReport {
+                name: spec.name.clone(),
+                face: spec.face,
+                source,
+                counters,
+                refused,
+            });
+        }
+        let all_ran = self.phases.len() == self.scenario.phases.len();
+        Report {
+            scenario: self.scenario.name,
+            seed: self.scenario.seed,
+            passed: all_ran && self.phases.iter().all(|phase| phase.failure_count == 0),
+            phases: self.phases,
+            nodes,
+        }
+    }
+}
+
+fn named(refused: &[u64; Reason::COUNT]) -> BTreeMap<&'static str, u64> {
+    let rows = REASON_ROWS.iter().zip(refused);
+    rows.filter(|(_, count)| **count > 0).map(|(row, &count)| (row.name, count)).collect()
+}
+
+/// Hands everything on to the caller's observer, and remembers what was refused.
+struct Watch<'a> {
+    inner: &'a mut dyn Observer,
+    refused: [u64; Reason::COUNT],
+    last: Option<(Reason, usize, usize)>,
+    /// The last refused frame.
+    frame: Vec<u8>,
+}
+
+impl Observer for Watch<'_> {
+    fn frame(&mut self, sighting: &Sighting<'_>) {
+        if let Fate::Refused(reason) = sighting.fate {
+            self.refused[reason as usize] += 1;
+            self.last = Some((reason, sighting.from, sighting.to));
+            self.frame.clear();
+            self.frame.extend_from_slice(sighting.frame);
+        }
+        self.inner.frame(sighting);
+    }
+
+    fn activity(&mut self, what: Activity) {
+        self.inner.activity(what);
+    }
+
+    fn message(&mut self) {
+        self.inner.message();
+    }
+}
+
+/// One phase while it runs.
+struct Run<'a> {
+    scenario: &'a Scenario,
+    phase: &'a PhaseSpec,
+    payload: Payload<'a>,
+    world: &'a mut World<Box<dyn Node>>,
+    watch: Watch<'a>,
+    started: Nanos,
+    ended: Nanos,
+    before: Traffic,
+    posted: u64,
+    completed: u64,
+    received: u64,
+    verified: u64,
+    verified_bytes: u64,
+    /// When the message in each slot was posted.
+    posted_at: Vec<Nanos>,
+    latency: Option<Histogram<u64>>,
+    received_digest: Sha256,
+    failures: Vec<String>,
+    failure_count: u64,
+    /// What a message should be.
+    expected: Vec<u8>,
+    done: Vec<Done>,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        scenario: &'a Scenario,
+        phase: &'a PhaseSpec,
+        payload: Payload<'a>,
+        world: &'a mut World<Box<dyn Node>>,
+        watch: Watch<'a>,
+    ) -> Self {
+        let now = world.now();
+        Self {
+            before: sum(world.sent(phase.from), world.sent(phase.to)),
+            scenario,
+            phase,
+            payload,
+            world,
+            watch,
+            started: now,
+            ended: now,
+            posted: 0,
+            completed: 0,
+            received: 0,
+            verified: 0,
+            verified_bytes: 0,
+            posted_at: vec![now; phase.outstanding as usize],
+            // Three digits; it can only fail for more than five.
+            latency: Histogram::new(3).ok(),
+            received_digest: Sha256::new(),
+            failures: Vec::new(),
+            failure_count: 0,
+            expected: vec![0; phase.size as usize],
+            done: Vec::new(),
+        }
+    }
+
+    fn execute(&mut self) {
+        if let Err(error) = self.prepare().and_then(|()| self.exchange()) {
+            self.fail(format!("the phase stopped: {error}"));
+        }
+        self.drain();
+        self.check_guards();
+        self.check_expectations();
+    }
+
+    /// Blanks the buffers, sets faults and VLAN, creates and connects the queue pairs.
+    fn prepare(&mut self) -> Result<(), NodeError> {
+        let phase = self.phase;
+        let ends = [phase.from, phase.to];
+        let link = self.scenario.links.iter().find(|l| l.between.contains(&phase.from));
+        let loss = phase.loss.or(link.map(|l| l.config.loss)).unwrap_or(0.0);
+        for end in ends {
+            let rules: Vec<DropRule> =
+                phase.drops.iter().filter(|(from, _)| *from == end).map(|(_, rule)| *rule).collect();
+            self.world.set_faults(end, loss, &rules);
+            let node = self.world.station_mut(end);
+            let area = node.area();
+            let area_len = usize::try_from(area.len).unwrap_or(usize::MAX);
+            node.memory_mut().slice_mut(area.address, area_len)?.fill(POISON);
+            node.set_vlan(phase.vlan.or(self.scenario.nodes[end].vlan));
+        }
+        let plan = QpPlan {
+            outstanding: phase.outstanding,
+            rq_depth: phase.rq_depth,
+            rq_element_len: phase.rq_element_len,
+            path_mtu: phase.path_mtu,
+            ack_timeout: phase.ack_timeout,
+            retry_count: phase.retry_count,
+        };
+        let mut qpns = [0; 2];
+        for (qpn, end) in qpns.iter_mut().zip(ends) {
+            *qpn = self.world.station_mut(end).open(&plan)?;
+        }
+        for (i, end) in ends.into_iter().enumerate() {
+            let other = &self.scenario.nodes[ends[1 - i]];
+            let ip = if phase.ipv6 { other.ipv6.into() } else { other.ipv4.into() };
+            let peer = Peer { mac: other.mac, ip, qpn: qpns[1 - i], first_psn: phase.first_psn };
+            self.world.station_mut(end).connect(&peer)?;
+        }
+        Ok(())
+    }
+
+    /// Moves all messages, or stops at the first error that does not go away.
+    fn exchange(&mut self) -> Result<(), NodeError> {
+        let deadline = self.started.after(self.phase.limit_ns);
+        self.post()?;
+        while !self.is_complete() {
+            let Some(station) = self.world.step(&mut self.watch) else {
+                self.give_up("nothing is left to happen");
+                return Ok(());
+            };
+            if self.world.now() > deadline {
+                self.give_up("the phase's limit_ms is over");
+                return Ok(());
+            }
+            let went_well = if station == self.phase.from {
+                self.take_completions()?
+            } else if station == self.phase.to {
+                self.take_messages()?
+            } else {
+                true
+            };
+            if !went_well {
+                self.explain();
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        let all_received =
+            self.phase.operation != OperationKind::Send || self.received == self.phase.count;
+        self.completed == self.phase.count && all_received
+    }
+
+    /// Posts as many messages as may be outstanding, and rings once.
+    fn post(&mut self) -> Result<(), NodeError> {
+        let phase = self.phase;
+        let most = (self.completed + u64::from(phase.outstanding)).min(phase.count);
+        if self.posted == most {
+            return Ok(());
+        }
+        let rkey = self.world.station(phase.to).area().rkey;
+        while self.posted < most {
+            let (local, remote) = self.slots(self.posted);
+            let len = self.payload.len(self.posted, phase.size);
+            self.watch.activity(Activity::World);
+            let source = match phase.operation {
+                OperationKind::Send | OperationKind::Write => (phase.from, local),
+                OperationKind::Read => (phase.to, remote),
+            };
+            let memory = self.world.station_mut(source.0).memory_mut();
+            self.payload.fill(self.posted, phase.size, memory.slice_mut(source.1, len as usize)?);
+            self.watch.activity(Activity::Device);
+            let id = self.posted as u16;
+            let request = Request { id, operation: phase.operation, local, len, remote, rkey };
+            self.world.station_mut(phase.from).post(&request)?;
+            let slot = self.slot(self.posted);
+            self.posted_at[slot] = self.world.now();
+            self.posted += 1;
+        }
+        self.world.station_mut(phase.from).ring()
+    }
+
+    /// Returns false where a work request failed.
+    fn take_completions(&mut self) -> Result<bool, NodeError> {
+        self.watch.activity(Activity::Device);
+        let mut done = core::mem::take(&mut self.done);
+        done.clear();
+        self.world.station_mut(self.phase.from).completions(&mut done)?;
+        for completion in &done {
+            if let Some(error) = &completion.error {
+                self.fail(format!("message {} failed: {error}", self.completed));
+                return Ok(false);
+            }
+            if completion.id != self.completed as u16 {
+                let message = self.completed;
+                self.fail(format!("a completion names {} instead of {message}", completion.id));
+                return Ok(false);
+            }
+            self.complete()?;
+        }
+        self.done = done;
+        self.post()?;
+        Ok(true)
+    }
+
+    /// The oldest message has completed.
+    fn complete(&mut self) -> Result<(), NodeError> {
+        let message = self.completed;
+        self.completed += 1;
+        self.ended = self.world.now();
+        let waited = self.ended.0 - self.posted_at[self.slot(message)].0;
+        if let Some(latency) = &mut self.latency {
+            latency.saturating_record(waited);
+        }
+        self.watch.activity(Activity::World);
+        let (from, to) = (self.phase.from, self.phase.to);
+        let (local, remote) = self.slots(message);
+        let len = self.payload.len(message, self.phase.size);
+        match self.phase.operation {
+            OperationKind::Send => self.blank(from, local, len, POISON)?,
+            OperationKind::Write => {
+                self.compare(to, remote, message, len)?;
+                self.blank(to, remote, len, POISON)?;
+                self.blank(from, local, len, POISON)?;
+            }
+            OperationKind::Read => {
+                self.compare(from, local, message, len)?;
+                self.blank(from, local, len, POISON)?;
+                self.blank(to, remote, len, POISON)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns false where a receive failed.
+    fn take_messages(&mut self) -> Result<bool, NodeError> {
+        if self.phase.operation != OperationKind::Send {
+            return Ok(true);
+        }
+        loop {
+            self.watch.activity(Activity::Device);
+            let Some(arrived) = self.world.station_mut(self.phase.to).receive()? else {
+                return Ok(true);
+            };
+            if let Some(error) = &arrived.error {
+                self.fail(format!("receiving message {} failed: {error}", self.received));
+                return Ok(false);
+            }
+            self.watch.activity(Activity::World);
+            self.check_arrival(&arrived)?;
+            self.ended = self.world.now();
+            self.watch.activity(Activity::Device);
+            self.world.station_mut(self.phase.to).release(&arrived)?;
+        }
+    }
+
+    /// Compares a message in a receive buffer; what lies behind it must be untouched.
+    fn check_arrival(&mut self, arrived: &Arrived) -> Result<(), NodeError> {
+        let (to, message) = (self.phase.to, self.received);
+        self.received += 1;
+        if message >= self.phase.count {
+            self.fail(format!("one message too many arrived in element {}", arrived.element));
+            return Ok(());
+        }
+        let len = self.payload.len(message, self.phase.size);
+        if let Some(told) = arrived.len.filter(|&told| told != len) {
+            self.fail(format!("message {message}: {told} bytes were announced, not {len}"));
+        }
+        self.compare(to, arrived.address, message, len)?;
+        let behind = (arrived.buffer_len - len) as usize;
+        let rest = self.world.station(to).memory().slice(arrived.address + u64::from(len), behind)?;
+        // Receive memory starts as zeroes.
+        if rest.iter().any(|&byte| byte != 0) {
+            self.fail(format!("message {message}: bytes behind its end were written"));
+        }
+        self.blank(to, arrived.address, arrived.buffer_len, 0)
+    }
+
+    fn compare(&mut self, node: usize, at: u64, message: u64, len: u32) -> Result<(), NodeError> {
+        let expected = &mut self.expected[..len as usize];
+        self.payload.fill(message, self.phase.size, expected);
+        let found = self.world.station(node).memory().slice(at, len as usize)?;
+        if self.phase.file.is_some() {
+            self.received_digest.update(found);
+        }
+        match difference(expected, found) {
+            None => {
+                self.verified += 1;
+                self.verified_bytes += u64::from(len);
+                self.watch.message();
+            }
+            Some((first, count)) => self.fail(format!(
+                "message {message}: {count} of {len} bytes differ, the first at offset {first}"
+            )),
+        }
+        Ok(())
+    }
+
+    fn blank(&mut self, node: usize, at: u64, len: u32, value: u8) -> Result<(), NodeError> {
+        let memory = self.world.station_mut(node).memory_mut();
+        memory.slice_mut(at, len as usize)?.fill(value);
+        Ok(())
+    }
+
+    /// Lets frames arrive that are still on the wire, so that they do not count for the next phase.
+    fn drain(&mut self) {
+        let deadline = self.world.now().after(self.phase.limit_ns);
+        while self.world.frames_in_flight() > 0 && self.world.now() <= deadline {
+            if self.world.step(&mut self.watch).is_none() {
+                break;
+            }
+        }
+        self.watch.activity(Activity::World);
+    }
+
+    /// Every byte of both buffer areas that is not a message must be as it was.
+    fn check_guards(&mut self) {
+        if self.failure_count > 0 {
+            return;
+        }
+        for end in [self.phase.from, self.phase.to] {
+            let node = self.world.station(end);
+            let area = node.area();
+            let len = usize::try_from(area.len).unwrap_or(usize::MAX);
+            let bytes = node.memory().slice(area.address, len).unwrap_or(&[]);
+            if let Some(at) = bytes.iter().position(|&byte| byte != POISON) {
+                let name = &self.scenario.nodes[end].name;
+                self.fail(format!("node {name:?}: a byte outside of all messages, at offset {at}"));
+            }
+        }
+    }
+
+    fn check_expectations(&mut self) {
+        let traffic = self.traffic();
+        let expect = self.phase.expect;
+        let again = traffic.retransmissions;
+        if let Some(min) = expect.retransmissions_min.filter(|&min| again < min) {
+            self.fail(format!("expected at least {min} retransmissions, saw {again}"));
+        }
+        if let Some(max) = expect.retransmissions_max.filter(|&max| again > max) {
+            self.fail(format!("expected at most {max} retransmissions, saw {again}"));
+        }
+        if let Some(min) = expect.lost_min.filter(|&min| traffic.lost < min) {
+            self.fail(format!("expected at least {min} lost frames, saw {}", traffic.lost));
+        }
+    }
+
+    fn give_up(&mut self, why: &str) {
+        let (completed, count) = (self.completed, self.phase.count);
+        self.fail(format!("{why}: {completed} of {count} messages completed"));
+        if self.phase.operation == OperationKind::Send && self.received < count {
+            self.fail(format!("{} of {count} messages arrived", self.received));
+        }
+        self.explain();
+    }
+
+    /// Says what both ends know about why it went wrong.
+    fn explain(&mut self) {
+        for end in [self.phase.from, self.phase.to] {
+            if let Some(trouble) = self.world.station_mut(end).trouble() {
+                let name = &self.scenario.nodes[end].name;
+                self.fail(format!("node {name:?}: {trouble}"));
+            }
+        }
+        if let Some((reason, from, to)) = self.watch.last {
+            let name = |node: usize| &self.scenario.nodes[node].name;
+            self.fail(format!(
+                "last refused frame: {} -> {}  {}  {}: {}",
+                name(from),
+                name(to),
+                describe_frame(&self.watch.frame),
+                reason,
+                reason.row().text
+            ));
+        }
+    }
+
+    fn fail(&mut self, what: String) {
+        self.failure_count += 1;
+        if self.failures.len() < FAILURES_KEPT {
+            self.failures.push(what);
+        }
+    }
+
+    fn slot(&self, message: u64) -> usize {
+        (message % u64::from(self.phase.outstanding)) as usize
+    }
+
+    /// Addresses of a message's buffers on both nodes.
+    fn slots(&self, message: u64) -> (u64, u64) {
+        let offset = GUARD_LEN + self.slot(message) as u64 * self.phase.slot_stride();
+        let area = |node: usize| self.world.station(node).area().address;
+        (area(self.phase.from) + offset, area(self.phase.to) + offset)
+    }
+
+    fn traffic(&self) -> Traffic {
+        let now = sum(self.world.sent(self.phase.from), self.world.sent(self.phase.to));
+        Traffic {
+            frames: now.frames - self.before.frames,
+            bytes: now.bytes - self.before.bytes,
+            retransmissions: now.retransmissions - self.before.retransmissions,
+            lost: now.lost - self.before.lost,
+        }
+    }
+
+    fn report(mut self) -> PhaseReport {
+        let file = self.file_report();
+        if let Some(file) = file.as_ref().filter(|f| f.sent_sha256 != f.received_sha256) {
+            let name = file.name.clone();
+            self.fail(format!("the file {name:?} arrived with another SHA-256 digest"));
+        }
+        let phase = self.phase;
+        let traffic = self.traffic();
+        let duration_ns = self.ended.0 - self.started.0;
+        let bits = u128::from(self.verified_bytes) * 8 * 1_000_000_000;
+        let goodput = bits.checked_div(duration_ns.into()).unwrap_or(0);
+        let quantile = |q| match &self.latency {
+            Some(latency) if !latency.is_empty() => latency.value_at_quantile(q),
+            _ => 0,
+        };
+        PhaseReport {
+            name: phase.name.clone(),
+            from: self.scenario.nodes[phase.from].name.clone(),
+            to: self.scenario.nodes[phase.to].name.clone(),
+            face: self.scenario.nodes[phase.from].face,
+            operation: phase.operation,
+            path_mtu: phase.path_mtu.bytes(),
+            ip: if phase.ipv6 { 6 } else { 4 },
+            vlan: phase.vlan.or(self.scenario.nodes[phase.from].vlan),
+            size: phase.size,
+            outstanding: phase.outstanding,
+            expected_messages: phase.count,
+            messages: self.verified.min(self.completed),
+            bytes: self.verified_bytes,
+            frames: traffic.frames,
+            retransmissions: traffic.retransmissions,
+            lost: traffic.lost,
+            refused: named(&self.watch.refused),
+            latency_ns: Latency { p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) },
+            duration_ns,
+            goodput_bits_per_s: u64::try_from(goodput).unwrap_or(u64::MAX),
+            file,
+            failures: self.failures,
+            failure_count: self.failure_count,
+        }
+    }
+
+    fn file_report(&self) -> Option<FileReport> {
+        let (Payload::File(bytes), Some(name)) = (self.payload, &self.phase.file) else {
+            return None;
+        };
+        Some(FileReport {
+            name: name.clone(),
+            bytes: bytes.len() as u64,
+            sent_sha256: hex(&Sha256::digest(bytes)),
+            received_sha256: hex(&self.received_digest.clone().finalize()),
+        })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const fn sum(a: Traffic, b: Traffic) -> Traffic {
+    Traffic {
+        frames: a.frames + b.frames,
+        bytes: a.bytes + b.bytes,
+        retransmissions: a.retransmissions + b.retransmissions,
+        lost: a.lost + b.lost,
+    }
+}
+
+/// Failures of a phase that are reported in words.
+const FAILURES_KEPT: usize = 8;

@@ -1,0 +1,380 @@
+//! A world: stations, the links between them, a virtual clock, and the events in their order.
+//!
+//! The same calls in the same order give the same world, frame for frame. Knows no device, no
+//! operating system and no wall clock.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use softrnic_device::{Device, Memory, Nic};
+use softrnic_engine::packet::FRAME_LEN_MAX;
+use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
+
+use crate::link::{Direction, DropRule, LinkConfig, Loss, Traffic};
+use crate::random::Random;
+
+/// What can stand at the end of a link: the calls of [`Nic`].
+pub trait Station {
+    /// A frame arrived.
+    fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict;
+    /// The link can take a frame.
+    fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train>;
+    /// Time has passed.
+    fn handle_timeout(&mut self, now: Nanos);
+    /// When [`Station::handle_timeout`] should be called next.
+    fn next_deadline(&mut self) -> Option<Nanos>;
+}
+
+impl<D: Device<M>, M: Memory> Station for Nic<D, M> {
+    fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        Self::handle_frame(self, now, frame, Rx::default())
+    }
+
+    fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        Self::poll_transmit(self, now, room)
+    }
+
+    fn handle_timeout(&mut self, now: Nanos) {
+        Self::handle_timeout(self, now);
+    }
+
+    fn next_deadline(&mut self) -> Option<Nanos> {
+        Self::next_deadline(self)
+    }
+}
+
+impl<S: Station + ?Sized> Station for Box<S> {
+    fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        (**self).handle_frame(now, frame)
+    }
+
+    fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        (**self).poll_transmit(now, room)
+    }
+
+    fn handle_timeout(&mut self, now: Nanos) {
+        (**self).handle_timeout(now);
+    }
+
+    fn next_deadline(&mut self) -> Option<Nanos> {
+        (**self).next_deadline()
+    }
+}
+
+/// A frame at the moment of its arrival, or when a lost one would have arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Sighting<'a> {
+    /// When it left.
+    pub sent: Nanos,
+    /// When it arrived.
+    pub at: Nanos,
+    /// Which link, in the order of [`World::connect`].
+    pub link: usize,
+    /// Sending station.
+    pub from: usize,
+    /// Receiving station.
+    pub to: usize,
+    /// The bytes, without FCS.
+    pub frame: &'a [u8],
+    /// It had been sent before.
+    pub retransmission: bool,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Executed.
+    Delivered,
+    /// A request that had been executed before, answered again.
+    Duplicate,
+    /// The receiver did not execute it.
+    Refused(Reason),
+    /// The link lost it.
+    Lost(Loss),
+}
+
+/// What the caller's time goes into, so that somebody with a clock can tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Devices, and the drivers in front of them.
+    Device,
+    /// The simulated world, the payloads and their checks.
+    World,
+    /// The observer itself.
+    Observer,
+}
+
+/// Sees every frame.
+pub trait Observer {
+    /// A frame arrived or was lost.
+    fn frame(&mut self, sighting: &Sighting<'_>);
+
+    /// What follows is this kind of work. Called at every change.
+    fn activity(&mut self, what: Activity) {
+        let _ = what;
+    }
+
+    /// A message was compared with what was sent, and is right.
+    fn message(&mut self) {}
+}
+
+/// Looks away.
+impl Observer for () {
+    fn frame(&mut self, _: &Sighting<'_>) {}
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// The oldest frame of a direction arrives.
+    Arrival(usize),
+    /// A direction can take the next frame.
+    Free(usize),
+    /// A station's deadline, as it was when queued.
+    Deadline(usize),
+}
+
+/// In the order of time, then of scheduling: ties have one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Event {
+    at: Nanos,
+    sequence: u64,
+    what: What,
+}
+
+#[derive(Debug)]
+struct Port<N> {
+    station: N,
+    /// The direction it sends into.
+    direction: Option<usize>,
+    /// The earliest queued deadline; NEVER if none.
+    alarm: Nanos,
+    /// Software has touched it since it was last polled.
+    touched: bool,
+    /// A `Free` event is queued.
+    waiting: bool,
+}
+
+/// Stations and links on one virtual clock.
+#[derive(Debug)]
+pub struct World<N> {
+    now: Nanos,
+    seed: u64,
+    ports: Vec<Port<N>>,
+    /// Two for each link: there and back.
+    directions: Vec<Direction>,
+    events: BinaryHeap<Reverse<Event>>,
+    sequence: u64,
+    spare_buffers: Vec<Vec<u8>>,
+}
+
+impl<N: Station> World<N> {
+    /// An empty world at time 0.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self {
+            now: Nanos(0),
+            seed,
+            ports: Vec::new(),
+            directions: Vec::new(),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            spare_buffers: Vec::new(),
+        }
+    }
+
+    /// Adds a station; returns its number.
+    pub fn add(&mut self, station: N) -> usize {
+        let (direction, alarm) = (None, Nanos::NEVER);
+        self.ports.push(Port { station, direction, alarm, touched: true, waiting: false });
+        self.ports.len() - 1
+    }
+
+    /// Joins two stations; returns the link's number. A station's older link is left unused.
+    pub fn connect(&mut self, a: usize, b: usize, config: LinkConfig) -> usize {
+        for (from, to) in [(a, b), (b, a)] {
+            let direction = self.directions.len();
+            let random = Random::new(self.seed, direction as u64);
+            self.directions.push(Direction::new(from, to, config, random));
+            self.ports[from].direction = Some(direction);
+        }
+        self.directions.len() / 2 - 1
+    }
+
+    /// The virtual time.
+    #[must_use]
+    pub const fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// A station.
+    #[must_use]
+    pub fn station(&self, number: usize) -> &N {
+        &self.ports[number].station
+    }
+
+    /// A station, for software to touch. What it then wants to send is sent by the next step.
+    pub fn station_mut(&mut self, number: usize) -> &mut N {
+        let port = &mut self.ports[number];
+        port.touched = true;
+        &mut port.station
+    }
+
+    /// The link that a station sends into.
+    #[must_use]
+    pub fn link_of(&self, station: usize) -> Option<usize> {
+        self.ports[station].direction.map(|d| d / 2)
+    }
+
+    /// What a station has sent.
+    #[must_use]
+    pub fn sent(&self, station: usize) -> Traffic {
+        self.ports[station].direction.map(|d| self.directions[d].traffic).unwrap_or_default()
+    }
+
+    /// Frames on all wires, lost ones included.
+    #[must_use]
+    pub fn frames_in_flight(&self) -> usize {
+        self.directions.iter().map(|direction| direction.wire.len()).sum()
+    }
+
+    /// Replaces what a station's outgoing frames meet; rules count from here.
+    pub fn set_faults(&mut self, station: usize, loss: f64, rules: &[DropRule]) {
+        if let Some(d) = self.ports[station].direction {
+            let direction = &mut self.directions[d];
+            direction.config.loss = loss;
+            direction.rules = rules.iter().map(|&rule| (rule, 0)).collect();
+        }
+    }
+
+    /// Runs up to the next arrival or deadline and returns its station, whose software may now look
+    /// at it. `None` when nothing will ever happen again.
+    pub fn step(&mut self, observer: &mut dyn Observer) -> Option<usize> {
+        observer.activity(Activity::World);
+        for number in 0..self.ports.len() {
+            if core::mem::take(&mut self.ports[number].touched) {
+                self.service(number, observer);
+            }
+        }
+        while let Some(Reverse(event)) = self.events.pop() {
+            self.now = event.at;
+            match event.what {
+                What::Free(d) => {
+                    let from = self.directions[d].from;
+                    self.ports[from].waiting = false;
+                    self.service(from, observer);
+                }
+                What::Arrival(d) => {
+                    if let Some(station) = self.arrive(d, observer) {
+                        return Some(station);
+                    }
+                }
+                What::Deadline(number) => {
+                    if self.deadline(number, observer) {
+                        return Some(number);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn arrive(&mut self, d: usize, observer: &mut dyn Observer) -> Option<usize> {
+        let direction = &mut self.directions[d];
+        let flight = direction.wire.pop_front()?;
+        let (from, to) = (direction.from, direction.to);
+        let frame = &flight.buffer[..flight.len];
+        let fate = match flight.lost {
+            Some(loss) => Fate::Lost(loss),
+            None => {
+                observer.activity(Activity::Device);
+                let verdict = self.ports[to].station.handle_frame(self.now, frame);
+                match verdict.refused {
+                    Some(reason) => Fate::Refused(reason),
+                    None if verdict.duplicate => Fate::Duplicate,
+                    None => Fate::Delivered,
+                }
+            }
+        };
+        observer.activity(Activity::Observer);
+        observer.frame(&Sighting {
+            sent: flight.sent,
+            at: self.now,
+            link: d / 2,
+            from,
+            to,
+            frame,
+            retransmission: flight.retransmission,
+            fate,
+        });
+        observer.activity(Activity::World);
+        self.spare_buffers.push(flight.buffer);
+        if flight.lost.is_some() {
+            return None;
+        }
+        self.service(to, observer);
+        Some(to)
+    }
+
+    /// Returns whether something was due.
+    fn deadline(&mut self, number: usize, observer: &mut dyn Observer) -> bool {
+        let port = &mut self.ports[number];
+        // An alarm that was brought forward leaves its later event behind.
+        if port.alarm != self.now {
+            return false;
+        }
+        port.alarm = Nanos::NEVER;
+        let due = port.station.next_deadline().is_some_and(|deadline| deadline <= self.now);
+        if due {
+            observer.activity(Activity::Device);
+            self.ports[number].station.handle_timeout(self.now);
+            observer.activity(Activity::World);
+        }
+        self.service(number, observer);
+        due
+    }
+
+    /// Lets a station send while its line is free, and sets its alarm.
+    fn service(&mut self, number: usize, observer: &mut dyn Observer) {
+        if let Some(d) = self.ports[number].direction {
+            while self.directions[d].free_at() <= self.now {
+                if !self.transmit(number, d, observer) {
+                    break;
+                }
+            }
+            if self.directions[d].free_at() > self.now && !self.ports[number].waiting {
+                self.ports[number].waiting = true;
+                self.schedule(self.directions[d].free_at(), What::Free(d));
+            }
+        }
+        let port = &mut self.ports[number];
+        if let Some(deadline) = port.station.next_deadline()
+            && deadline < port.alarm
+        {
+            let at = deadline.max(self.now);
+            port.alarm = at;
+            self.schedule(at, What::Deadline(number));
+        }
+    }
+
+    fn transmit(&mut self, number: usize, d: usize, observer: &mut dyn Observer) -> bool {
+        let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
+        let mut room = Room { bytes: &mut buffer, segments: 1, source_port: None };
+        observer.activity(Activity::Device);
+        let train = self.ports[number].station.poll_transmit(self.now, &mut room);
+        observer.activity(Activity::World);
+        let Some(train) = train else {
+            self.spare_buffers.push(buffer);
+            return false;
+        };
+        let arrives = self.directions[d].send(self.now, buffer, &train);
+        self.schedule(arrives, What::Arrival(d));
+        true
+    }
+
+    fn schedule(&mut self, at: Nanos, what: What) {
+        self.sequence += 1;
+        self.events.push(Reverse(Event { at, sequence: self.sequence, what }));
+    }
+}
