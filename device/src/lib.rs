@@ -9,6 +9,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod ernic;
 mod memory;
 mod nic;
 pub mod verbs;

@@ -4,6 +4,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::fmt;
 
 use softrnic_engine::Reason;
 
@@ -15,6 +16,14 @@ pub struct DmaFault {
     /// Bytes of the access.
     pub len: usize,
 }
+
+impl fmt::Display for DmaFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x} are not all memory of this device", self.len, self.address)
+    }
+}
+
+impl core::error::Error for DmaFault {}
 
 impl From<DmaFault> for Reason {
     fn from(_: DmaFault) -> Self {

@@ -324,6 +324,13 @@ impl Engine {
         }
     }
 
+    /// Sets how many retries and RNR NAKs are taken as used up since the last progress.
+    pub fn set_retries_used(&mut self, qpn: Qpn, retries: u8, rnr_retries: u8) {
+        if let Some(slot) = self.slot(qpn) {
+            self.qps[slot].requester.set_retries_used(retries, rnr_retries);
+        }
+    }
+
     /// There is new work in the send queue.
     #[inline]
     pub fn ring(&mut self, qpn: Qpn, face: &mut impl Face) {

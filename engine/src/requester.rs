@@ -167,6 +167,11 @@ impl Requester {
         }
     }
 
+    pub(crate) fn set_retries_used(&mut self, retries: u8, rnr_retries: u8) {
+        self.retries_used = retries;
+        self.rnr_retries_used = rnr_retries;
+    }
+
     pub(crate) const fn deadline(&self) -> Nanos {
         self.deadline
     }

@@ -139,9 +139,7 @@ impl fmt::Display for Error {
             Self::OutOfRange { what, given, min, max } => {
                 write!(f, "{what} is {given}; it must be {min} to {max}")
             }
-            Self::NotMemory(DmaFault { address, len }) => {
-                write!(f, "{len} bytes at {address:#x} are not (all) memory of this device")
-            }
+            Self::NotMemory(fault) => fault.fmt(f),
             Self::LocalWriteMissing => {
                 f.write_str("remote_write and remote_atomic need local_write too")
             }

@@ -107,6 +107,7 @@ impl<M: Memory> Face for View<'_, M> {
                     let Some(wr_id) = qp.recv.finish(index) else { return Ok(()) };
                     entry.wr_id = wr_id;
                 }
+                qp.receive_failed |= what.status != Status::Success;
                 entry.opcode = if by_write { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
                 entry.byte_len = length;
                 entry.immediate = immediate;
@@ -120,13 +121,15 @@ impl<M: Memory> Face for View<'_, M> {
     fn event(&mut self, what: Event) {
         match what {
             Event::QpError { qpn, reason, by_peer } => {
+                let told = self.verbs.qps.get(qpn).is_none_or(|qp| qp.receive_failed);
                 self.verbs.flush_receives(qpn);
-                if let Some(event) = AsyncEvent::of_error(qpn, reason, by_peer) {
-                    self.verbs.async_events.push_back(event);
+                match AsyncEvent::of_error(qpn, reason, by_peer) {
+                    Some(event) if !told => self.verbs.raise(event),
+                    _ => {}
                 }
             }
             Event::CommunicationEstablished(qpn) => {
-                self.verbs.async_events.push_back(AsyncEvent::CommunicationEstablished(qpn));
+                self.verbs.raise(AsyncEvent::CommunicationEstablished(qpn));
             }
             // Verbs have no event for these; the engine counts them.
             Event::ReceiverNotReady(_)
@@ -231,10 +234,17 @@ impl Verbs {
                 Ok(())
             }
             Pushed::Overrun => {
-                self.async_events.push_back(AsyncEvent::CqError(cq));
+                self.raise(AsyncEvent::CqError(cq));
                 Err(Reason::CompletionQueueFull)
             }
             Pushed::Dead => Err(Reason::CompletionQueueFull),
+        }
+    }
+
+    /// Queues an event, unless the same one is waiting already.
+    fn raise(&mut self, event: AsyncEvent) {
+        if !self.async_events.contains(&event) {
+            self.async_events.push_back(event);
         }
     }
 

@@ -1,7 +1,65 @@
 //! The native face: verbs in plain memory, single-threaded, without any hardware's limits.
 //!
 //! Names and semantics are those of libibverbs: protection domains, memory regions, completion
-//! queues, queue pairs. State, PSNs and everything on the wire are the engine's.
+//! queues, queue pairs. State, PSNs and everything on the wire are the engine's. It must not know
+//! packets, nor the other faces.
+//!
+//! Posting, fetching, completing and polling cost the same however deep the queues are, and nothing
+//! is allocated once queues and queue pairs exist.
+//!
+//! ```
+//! use softrnic_device::verbs::{
+//!     AccessFlags, Connection, Payload, QpInit, RecvRequest, SendRequest, Sge, WorkCompletion,
+//! };
+//! use softrnic_device::{Memory, Nic, Ram};
+//! use softrnic_engine::{Nanos, Path, Port, Psn, Room, Rx, Status};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Two network interfaces, each with 4 KiB of memory at address 0x1000.
+//! let mut ends = Vec::new();
+//! for number in [1, 2] {
+//!     let mac = [2, 0, 0, 0, 0, number];
+//!     let port = Port { mac, ipv4: [192, 0, 2, number].into(), ..Port::default() };
+//!     let mut nic = Nic::verbs(port, Ram::new(0x1000, 4096));
+//!     let pd = nic.alloc_pd()?;
+//!     let cq = nic.create_cq(16)?;
+//!     let mr = nic.reg_mr(pd, 0x1000, 4096, AccessFlags::LOCAL)?;
+//!     let init = QpInit { pd, send_cq: cq, recv_cq: cq, ..QpInit::default() };
+//!     let qpn = nic.create_qp(&init)?;
+//!     ends.push((nic, cq, mr, qpn));
+//! }
+//! for (near, far) in [(0, 1), (1, 0)] {
+//!     let (port, dest_qpn) = (*ends[far].0.engine.port(), ends[far].3);
+//!     let path = Path { dest_mac: port.mac, dest_ip: port.ipv4.into(), ..Path::default() };
+//!     let (nic, _, _, qpn) = &mut ends[near];
+//!     nic.connect(*qpn, &Connection { path, dest_qpn, ..Connection::default() })?;
+//! }
+//! let [(a, a_cq, a_mr, a_qpn), (b, b_cq, b_mr, b_qpn)] = &mut ends[..] else { unreachable!() };
+//!
+//! let buffer = Sge { address: 0x1800, length: 64, lkey: b_mr.lkey };
+//! b.post_recv(*b_qpn, &RecvRequest { wr_id: 7, sges: &[buffer] })?;
+//! a.memory.write(0x1000, b"hello")?;
+//! let hello = [Sge { address: 0x1000, length: 5, lkey: a_mr.lkey }];
+//! let payload = Payload::Sges(&hello);
+//! a.post_send(*a_qpn, &SendRequest { payload, signaled: true, ..SendRequest::default() })?;
+//!
+//! // A wire: one SEND goes over, one acknowledgement comes back.
+//! let mut frame = [0; 2048];
+//! let mut room = Room { bytes: &mut frame, segments: 1, source_port: None };
+//! let send = a.poll_transmit(Nanos(0), &mut room).ok_or("no frame")?;
+//! b.handle_frame(Nanos(0), &room.bytes[..send.len], Rx::default());
+//! let ack = b.poll_transmit(Nanos(0), &mut room).ok_or("no frame")?;
+//! a.handle_frame(Nanos(0), &room.bytes[..ack.len], Rx::default());
+//!
+//! let mut done = [WorkCompletion::default(); 1];
+//! assert_eq!(a.poll_cq(*a_cq, &mut done)?, 1);
+//! assert_eq!(done[0].status, Status::Success);
+//! assert_eq!(b.poll_cq(*b_cq, &mut done)?, 1);
+//! assert_eq!((done[0].wr_id, done[0].byte_len), (7, 5));
+//! assert_eq!(b.memory.slice(0x1800, 5)?, b"hello");
+//! # Ok(())
+//! # }
+//! ```
 
 mod cq;
 mod error;
@@ -66,20 +124,18 @@ impl AsyncEvent {
     /// The event for a queue pair that failed; `None` where a completion tells of it, or where
     /// software asked for it.
     const fn of_error(qpn: Qpn, reason: Reason, by_peer: bool) -> Option<Self> {
-        match reason {
-            Reason::KeyUnknown
-            | Reason::ProtectionDomain
-            | Reason::AccessRights
-            | Reason::AddressRange
-            | Reason::DmaAddress
-                if by_peer =>
-            {
-                Some(Self::QpAccessError { qpn, reason })
-            }
-            Reason::ReceiveTooSmall => None,
-            _ if by_peer => Some(Self::QpRequestError { qpn, reason }),
-            Reason::CompletionQueueFull => Some(Self::QpFatal { qpn, reason }),
-            _ => None,
+        match (reason, by_peer) {
+            (Reason::CompletionQueueFull, _) => Some(Self::QpFatal { qpn, reason }),
+            (_, false) => None,
+            (
+                Reason::KeyUnknown
+                | Reason::ProtectionDomain
+                | Reason::AccessRights
+                | Reason::AddressRange
+                | Reason::DmaAddress,
+                true,
+            ) => Some(Self::QpAccessError { qpn, reason }),
+            (_, true) => Some(Self::QpRequestError { qpn, reason }),
         }
     }
 
@@ -445,6 +501,7 @@ impl<M: Memory> Nic<Verbs, M> {
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             sq_sig_all: init.sq_sig_all,
+            receive_failed: false,
             send,
             recv,
         });
@@ -518,6 +575,7 @@ impl Verbs {
             self.forget(&qp);
             qp.send.reset();
             qp.recv.reset();
+            qp.receive_failed = false;
             self.qps.insert(qp);
         }
     }

@@ -150,6 +150,8 @@ pub(super) struct QueuePair {
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
     pub(super) sq_sig_all: bool,
+    /// A receive completed in error, which tells what an event would.
+    pub(super) receive_failed: bool,
     pub(super) send: SendQueue,
     pub(super) recv: ReceiveQueue,
 }
@@ -247,7 +249,16 @@ mod tests {
     fn queue_pair(qpn: Qpn) -> QueuePair {
         let (send, recv) = (SendQueue::new(1, 1, 0).unwrap(), ReceiveQueue::new(1, 1).unwrap());
         let (pd, cq) = (Pd::default(), Cq::default());
-        QueuePair { qpn, pd, send_cq: cq, recv_cq: cq, sq_sig_all: false, send, recv }
+        QueuePair {
+            qpn,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            sq_sig_all: false,
+            receive_failed: false,
+            send,
+            recv,
+        }
     }
 
     #[test]

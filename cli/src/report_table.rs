@@ -1,0 +1,140 @@
+//! A run's report as tables for people.
+//!
+//! Formats what it is given; computes nothing but sums and units.
+
+use std::io::{self, Write};
+
+use softrnic_sim::{NodeReport, PhaseReport, Report};
+
+use crate::run::Speed;
+
+/// Prints phases, failures and counters.
+pub(crate) fn print(
+    out: &mut impl Write,
+    report: &Report,
+    speeds: &[Speed],
+    build: &str,
+) -> io::Result<()> {
+    writeln!(out, "{}\n", report.scenario)?;
+    let width = report.phases.iter().map(|phase| phase.name.chars().count()).max().unwrap_or(0);
+    writeln!(
+        out,
+        "{:width$}  {:>8}  {:>10}  {:>6}  {:>10}  {:>10}  {:>8}  | {:>9}  {:>8}",
+        "", "", "", "re-", "latency", "", "goodput", "this core", ""
+    )?;
+    writeln!(
+        out,
+        "{:width$}  {:>8}  {:>10}  {:>6}  {:>10}  {:>10}  {:>8}  | {:>9}  {:>8}",
+        "phase", "messages", "bytes", "sent", "p50 us", "p99 us", "Gbit/s", "k msg/s", "Gbit/s"
+    )?;
+    for (phase, speed) in report.phases.iter().zip(speeds) {
+        writeln!(
+            out,
+            "{:width$}  {:>8}  {:>10}  {:>6}  {:>10.2}  {:>10.2}  {:>8.2}  | {:>9.1}  {:>8.2}{}",
+            phase.name,
+            grouped(phase.messages),
+            grouped(phase.bytes),
+            grouped(phase.retransmissions),
+            phase.latency_ns.p50 as f64 / 1e3,
+            phase.latency_ns.p99 as f64 / 1e3,
+            phase.goodput_bits_per_s as f64 / 1e9,
+            speed.messages_per_s / 1e3,
+            speed.gbit_per_s,
+            if phase.failure_count > 0 { "  FAILED" } else { "" },
+        )?;
+    }
+    writeln!(
+        out,
+        "\nLatency and goodput are virtual time. \"This core\" is real time spent in devices and\n\
+         drivers, both ends on one thread ({build} build); `cargo bench` measures it with more care."
+    )?;
+    report.phases.iter().try_for_each(|phase| print_phase_details(out, phase))?;
+    print_counters(out, &report.nodes)
+}
+
+/// An integer with a space between groups of three digits.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn print_phase_details(out: &mut impl Write, phase: &PhaseReport) -> io::Result<()> {
+    if let Some(file) = &phase.file {
+        writeln!(out, "\n{}: {} ({} bytes)", phase.name, file.name, grouped(file.bytes))?;
+        writeln!(out, "  sent      sha256 {}", file.sent_sha256)?;
+        writeln!(out, "  received  sha256 {}", file.received_sha256)?;
+    }
+    if phase.failure_count > 0 {
+        writeln!(
+            out,
+            "\n{}: FAILED, {} of {} messages are right",
+            phase.name,
+            grouped(phase.messages),
+            grouped(phase.expected_messages)
+        )?;
+        for failure in &phase.failures {
+            writeln!(out, "  {failure}")?;
+        }
+        let more = phase.failure_count.saturating_sub(phase.failures.len() as u64);
+        if more > 0 {
+            writeln!(out, "  and {} more", grouped(more))?;
+        }
+    }
+    Ok(())
+}
+
+/// One table for the nodes whose counters come from the same place and have the same names.
+fn print_counters(out: &mut impl Write, nodes: &[NodeReport]) -> io::Result<()> {
+    let mut sources: Vec<&str> = Vec::new();
+    for node in nodes {
+        if !sources.contains(&node.source) {
+            sources.push(node.source);
+        }
+    }
+    for source in sources {
+        let nodes: Vec<_> = nodes.iter().filter(|node| node.source == source).collect();
+        write!(out, "\n{:40}", format!("counters, read from {source}"))?;
+        for node in &nodes {
+            write!(out, "{:>12}", node.name)?;
+        }
+        writeln!(out)?;
+        let rows = nodes.first().map_or(0, |node| node.counters.len());
+        for row in 0..rows {
+            let values: Vec<_> = nodes.iter().filter_map(|node| node.counters.get(row)).collect();
+            if values.iter().all(|(_, value)| *value == 0) {
+                continue;
+            }
+            write!(out, "  {:38}", values.first().map_or("", |(name, _)| *name))?;
+            for (_, value) in values {
+                write!(out, "{:>12}", grouped(*value))?;
+            }
+            writeln!(out)?;
+        }
+        for node in nodes.iter().filter(|node| !node.refused.is_empty()) {
+            let refused: Vec<_> =
+                node.refused.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            writeln!(out, "  refused by {}: {}", node.name, refused.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grouped;
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_000), "1 000");
+        assert_eq!(grouped(12_345_678), "12 345 678");
+    }
+}

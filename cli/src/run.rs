@@ -1,0 +1,324 @@
+//! `rnic run`: a scenario from a file, its capture, its reports and its exit status.
+//!
+//! The virtual world is `softrnic-sim`'s; here are files, the screen and the wall clock.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use softrnic_host::capture::{Interface, Writer};
+use softrnic_sim::{
+    Activity, DEFAULT_SCENARIO, Observer, Report, Scenario, Sighting, Simulation, describe_fate,
+};
+
+use crate::report_table;
+
+/// Options of `rnic run`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Scenario file; without one, the embedded scenario runs
+    scenario: Option<PathBuf>,
+    /// Seed of payloads and losses, in place of the scenario's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print report.json instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Directory for capture.pcapng (every frame, whole), report.json and speed.json
+    #[arg(long, value_name = "DIR", default_value = "rnic-out")]
+    out: PathBuf,
+    /// Print the embedded scenario, commented, as a starting point
+    #[arg(long, conflicts_with_all = ["scenario", "seed", "json"])]
+    print_default: bool,
+}
+
+/// How fast a phase ran on this machine.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Speed {
+    /// The phase's name.
+    pub(crate) phase: String,
+    /// Messages that were compared.
+    pub(crate) messages: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Wall time of the whole phase.
+    pub(crate) wall_s: f64,
+    /// Wall time spent in devices and drivers: without payloads, checks, world and capture.
+    pub(crate) device_s: f64,
+    /// Messages per second of device time.
+    pub(crate) messages_per_s: f64,
+    /// Payload bits per second of device time.
+    pub(crate) gbit_per_s: f64,
+}
+
+/// Everything that a wall clock said.
+#[derive(Debug, Serialize)]
+struct SpeedReport {
+    scenario: String,
+    seed: u64,
+    build: &'static str,
+    wall_s: f64,
+    phases: Vec<Speed>,
+}
+
+/// Runs a scenario. Fails the exit status where a byte differs or a completion is missing.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.print_default {
+        io::stdout().lock().write_all(DEFAULT_SCENARIO.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let began = Instant::now();
+    let scenario = load(args)?;
+    let files = load_files(args, &scenario)?;
+    let mut simulation = Simulation::new(scenario, files)?;
+
+    fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot create the directory {}", args.out.display()))?;
+    let capture_path = args.out.join("capture.pcapng");
+    let mut recorder = Recorder::new(&capture_path, simulation.scenario())?;
+    let mut speeds = Vec::new();
+    loop {
+        recorder.clock = Clock::start();
+        let Some(phase) = simulation.run_phase(&mut recorder) else { break };
+        let (name, messages, bytes) = (phase.name.clone(), phase.messages, phase.bytes);
+        speeds.push(recorder.clock.stop().speed(name, messages, bytes));
+    }
+    recorder.finish().with_context(|| format!("cannot write {}", capture_path.display()))?;
+
+    let report = simulation.finish();
+    let speed = SpeedReport {
+        scenario: report.scenario.clone(),
+        seed: report.seed,
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        wall_s: began.elapsed().as_secs_f64(),
+        phases: speeds,
+    };
+    let report_path = args.out.join("report.json");
+    let report_json = to_json(&report)?;
+    write_file(&report_path, &report_json)?;
+    let speed_path = args.out.join("speed.json");
+    write_file(&speed_path, &to_json(&speed)?)?;
+
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.json {
+        out.write_all(report_json.as_bytes())?;
+    } else {
+        report_table::print(&mut out, &report, &speed.phases, speed.build)?;
+        print_end(&mut out, &report, [&capture_path, &report_path, &speed_path], speed.wall_s)?;
+    }
+    out.flush()?;
+    Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn load(args: &Args) -> anyhow::Result<Scenario> {
+    let mut scenario = match &args.scenario {
+        None => Scenario::embedded()?,
+        Some(path) => {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("cannot read the scenario {}", path.display()))?;
+            Scenario::parse(&path.display().to_string(), &text)?
+        }
+    };
+    if let Some(seed) = args.seed {
+        scenario.seed = seed;
+    }
+    Ok(scenario)
+}
+
+/// Reads the files that phases name, relative to the scenario file.
+fn load_files(args: &Args, scenario: &Scenario) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let directory = args.scenario.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+    let mut files = BTreeMap::new();
+    for phase in &scenario.phases {
+        let Some(name) = &phase.file else { continue };
+        let path = directory.join(name);
+        let bytes = fs::read(&path).with_context(|| {
+            format!("phase {:?}: cannot read the file {}", phase.name, path.display())
+        })?;
+        files.insert(name.clone(), bytes);
+    }
+    Ok(files)
+}
+
+fn to_json<T: Serialize>(value: &T) -> anyhow::Result<String> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn print_end(
+    out: &mut impl Write,
+    report: &Report,
+    paths: [&Path; 3],
+    wall_s: f64,
+) -> io::Result<()> {
+    let [capture, report_path, speed] = paths.map(Path::display);
+    let messages: u64 = report.phases.iter().map(|phase| phase.messages).sum();
+    let verdict = if report.passed { "PASSED" } else { "FAILED" };
+    writeln!(
+        out,
+        "\n{verdict}: {} messages compared byte by byte, seed {}, {wall_s:.2} s in all",
+        report_table::grouped(messages),
+        report.seed
+    )?;
+    writeln!(out, "  {capture}  every frame, whole; open it with Wireshark")?;
+    writeln!(out, "  {report_path}  the same for the same seed, on every machine")?;
+    writeln!(out, "  {speed}  wall-clock figures of this machine")
+}
+
+/// Writes the capture, takes the time, shows progress.
+struct Recorder {
+    capture: Writer<BufWriter<File>>,
+    /// The first error; nothing is written after it.
+    error: Option<io::Error>,
+    clock: Clock,
+    progress: Progress,
+}
+
+impl Recorder {
+    fn new(path: &Path, scenario: &Scenario) -> anyhow::Result<Self> {
+        let interfaces: Vec<_> = scenario
+            .links
+            .iter()
+            .map(|link| {
+                let [a, b] = link.between.map(|node| scenario.nodes[node].name.as_str());
+                let config = &link.config;
+                Interface {
+                    name: format!("{a}-{b}"),
+                    description: format!(
+                        "link between {a} and {b}, {} bit/s, {} ns; virtual time of arrival",
+                        config.rate_bits_per_s, config.latency_ns
+                    ),
+                }
+            })
+            .collect();
+        let open = || -> io::Result<_> {
+            let file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+            Writer::new(file, &interfaces)
+        };
+        let capture = open().with_context(|| format!("cannot write {}", path.display()))?;
+        let total = scenario.phases.iter().map(|phase| phase.count).sum();
+        let progress = Progress { began: Instant::now(), total, seen: 0, bar: None };
+        Ok(Self { capture, error: None, clock: Clock::start(), progress })
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        if let Some(bar) = self.progress.bar {
+            bar.finish_and_clear();
+        }
+        if let Some(error) = self.error {
+            bail!(error);
+        }
+        self.capture.finish()?;
+        Ok(())
+    }
+}
+
+impl Observer for Recorder {
+    fn frame(&mut self, sighting: &Sighting<'_>) {
+        if self.error.is_some() {
+            return;
+        }
+        let fate = describe_fate(sighting);
+        let comment = [fate.trim()];
+        let comments = if comment[0].is_empty() { &[][..] } else { &comment[..] };
+        let interface = u32::try_from(sighting.link).unwrap_or(u32::MAX);
+        let written = self.capture.packet(interface, sighting.at, sighting.frame, comments);
+        self.error = written.err();
+    }
+
+    fn activity(&mut self, what: Activity) {
+        self.clock.switch(what);
+    }
+
+    fn message(&mut self) {
+        self.progress.message();
+    }
+}
+
+/// Wall time, split by what it goes into.
+#[derive(Clone, Copy)]
+struct Clock {
+    began: Instant,
+    since: Instant,
+    doing: Activity,
+    in_device: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let now = Instant::now();
+        Self { began: now, since: now, doing: Activity::World, in_device: Duration::ZERO }
+    }
+
+    fn switch(&mut self, what: Activity) {
+        if what == self.doing {
+            return;
+        }
+        let now = Instant::now();
+        if self.doing == Activity::Device {
+            self.in_device += now - self.since;
+        }
+        (self.since, self.doing) = (now, what);
+    }
+
+    fn stop(mut self) -> Self {
+        self.switch(Activity::World);
+        self
+    }
+
+    fn speed(&self, phase: String, messages: u64, bytes: u64) -> Speed {
+        let device_s = self.in_device.as_secs_f64();
+        let per_second = |amount: f64| if device_s > 0.0 { amount / device_s } else { 0.0 };
+        Speed {
+            phase,
+            messages,
+            bytes,
+            wall_s: self.began.elapsed().as_secs_f64(),
+            device_s,
+            messages_per_s: per_second(messages as f64),
+            gbit_per_s: per_second(bytes as f64 * 8e-9),
+        }
+    }
+}
+
+/// A progress bar that appears on a terminal when a run turns out to be long.
+struct Progress {
+    began: Instant,
+    total: u64,
+    seen: u64,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Between two looks at the clock.
+    const MESSAGES: u64 = 64;
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    fn message(&mut self) {
+        self.seen += 1;
+        if !self.seen.is_multiple_of(Self::MESSAGES) {
+            return;
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.seen);
+        } else if self.began.elapsed() > Self::PATIENCE && io::stderr().is_terminal() {
+            let template = "{elapsed} {wide_bar} {human_pos} of {human_len} messages";
+            let bar = ProgressBar::new(self.total);
+            self.bar = Some(match ProgressStyle::with_template(template) {
+                Ok(style) => bar.with_style(style),
+                Err(_) => bar,
+            });
+        }
+    }
+}
