@@ -1,7 +1,7 @@
 //! An ERNIC node: the driver on top, the device model below, and between them nothing but 32-bit
 //! registers and memory.
 
-use softrnic_device::ernic::{Ernic as ErnicDevice, Profile};
+use softrnic_device::ernic::{Ernic as ErnicDevice, ErnicConfig, Profile};
 use softrnic_device::{Memory, Nic, Ram};
 use softrnic_driver::{
     Completion, DeviceConfig, DmaBuffer, DmaError, Ernic, Local, Map, Platform, QpConfig, QpNumber,
@@ -71,12 +71,19 @@ impl ErnicNode {
         memory_len: u64,
     ) -> Result<Self, NodeError> {
         let (profile, map) = match spec.profile {
-            ProfileKind::V40 => (Profile::V40, Map::V4_0),
-            ProfileKind::V40Silicon => (Profile::V40_SILICON, Map::V4_0_SILICON),
+            ProfileKind::V40 => (Profile::V4_0, Map::V4_0),
+            ProfileKind::V40Silicon => (Profile::V4_0_SILICON, Map::V4_0_SILICON),
         };
         let memory_len = memory_len + DEVICE_BUFFERS_LEN;
         let ram = Ram::new(MEMORY_BASE, usize::try_from(memory_len).unwrap_or(usize::MAX));
-        let model = Model { nic: Nic::ernic(profile, ram), arena: Arena::new(memory_len) };
+        let device = ErnicConfig {
+            profile,
+            // Numbers 0 and 1 are not for connections.
+            num_qp: queue_pairs.saturating_add(2),
+            vlan_tci: spec.vlan,
+            ..ErnicConfig::default()
+        };
+        let model = Model { nic: Nic::ernic(device, ram), arena: Arena::new(memory_len) };
         let config = DeviceConfig {
             mac: spec.mac,
             ipv4: spec.ipv4,
@@ -97,9 +104,7 @@ impl ErnicNode {
         })?;
         let area = Area { address: bus, len: area_len, rkey: region.rkey };
         let completions = vec![Completion::default(); 64];
-        let mut node = Self { driver, area, qp: None, completions };
-        node.set_vlan(spec.vlan);
-        Ok(node)
+        Ok(Self { driver, area, qp: None, completions })
     }
 
     fn nic(&mut self) -> &mut Nic<ErnicDevice, Ram> {
@@ -206,9 +211,10 @@ impl Node for ErnicNode {
 
     fn trouble(&mut self) -> Option<String> {
         let qp = self.qp?;
-        let failed = self.engine().qps().any(|q| {
-            q.qpn().get() == u32::from(qp.get()) && matches!(q.state(), State::Error)
-        });
+        let failed = self
+            .engine()
+            .qps()
+            .any(|q| q.qpn().get() == u32::from(qp.get()) && matches!(q.state(), State::Error));
         if !failed {
             return None;
         }

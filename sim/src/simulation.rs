@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
 use softrnic_engine::{Nanos, REASON_ROWS, Reason};
 
+use crate::ernic_node::ErnicNode;
 use crate::ladder::describe_frame;
 use crate::link::{DropRule, Traffic};
 use crate::native_node::NativeNode;
@@ -17,7 +18,6 @@ use crate::payload::{POISON, Payload, difference};
 use crate::report::{FileReport, Latency, NodeReport, PhaseReport, Report};
 use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
 use crate::world::{Activity, Fate, Observer, Sighting, World};
-use crate::ernic_node::ErnicNode;
 
 /// Why a checked scenario could not be set up.
 #[derive(Debug, thiserror::Error)]
