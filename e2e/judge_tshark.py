@@ -87,6 +87,7 @@ RC = {
     0x16: ("SEND", "LAST", 4),
     0x17: ("SEND", "ONLY", 4),
 }
+READ_RESPONSE_FIRST = 0x0D
 RESPONSES = {"READ_RESPONSE", "ACK", "ATOMIC_ACK"}
 HEADERS_LEN = 8 + 12 + 4  # UDP, BTH, ICRC
 
@@ -284,29 +285,35 @@ class Ladder:
         self.sent = collections.defaultdict(dict)  # connection -> PSN -> (opcode, payload)
         self.answerable = collections.defaultdict(set)  # (source, destination) -> PSNs
         self.missing = collections.defaultdict(dict)  # connection -> PSN -> frame that skipped it
-        self.path_mtu = {}  # without a report: what the packets in the middle of messages carry
+        self.given_mtu = path_mtu
+        # Without a report, what the first packets of messages carry tells the path MTU: of a
+        # connection, and for READs of the request whose PSN the response begins with.
+        self.path_mtu = {}
         for packet in packets:
-            if path_mtu:
-                self.path_mtu[frozenset(packet.reverse)] = path_mtu
-            elif packet.place in ("FIRST", "MIDDLE"):
-                self.path_mtu.setdefault(frozenset(packet.reverse), packet.payload)
+            if packet.place == "FIRST":
+                self.path_mtu.setdefault(packet.connection, packet.payload)
+            if packet.opcode == READ_RESPONSE_FIRST:
+                self.path_mtu.setdefault((packet.reverse, packet.psn), packet.payload)
 
     def step(self, packet):
         """Why this packet does not fit what came before, or None."""
         if packet.payload < 0:
             return "the headers are longer than the packet"
-        mtu = self.path_mtu.get(frozenset(packet.reverse))
+        mtu = self.given_mtu or self.path_mtu.get(packet.connection)
         if packet.place in ("FIRST", "MIDDLE") and packet.payload != mtu:
             return f"{packet.kind} {packet.place} carries {packet.payload} bytes, others {mtu}"
         if mtu is not None and packet.payload > mtu:
             return f"{packet.payload} bytes are more than the path MTU {mtu}"
         if packet.kind in RESPONSES:
             return self.response(packet)
-        return self.request(packet, mtu)
+        return self.request(packet)
 
-    def request(self, packet, mtu):
+    def request(self, packet):
         key = packet.connection
-        span = max(1, -(-packet.dma_length // mtu)) if packet.kind == "READ" and mtu else 1
+        span = 1
+        if packet.kind == "READ":
+            mtu = self.given_mtu or self.path_mtu.get((key[:2], packet.psn), packet.dma_length)
+            span = max(1, -(-packet.dma_length // max(1, mtu)))
         expected = self.next_psn.setdefault(key, packet.psn)
         distance = (packet.psn - expected) % PSN_COUNT
         seen = self.sent[key].get(packet.psn)
