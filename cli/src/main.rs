@@ -3,6 +3,8 @@
 //! Each subcommand has a file of its own with `Args` and `run`.
 #![forbid(unsafe_code)]
 
+mod decode;
+mod doctor;
 mod regs;
 mod report_table;
 mod run;
@@ -22,15 +24,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show the frames of a capture, or bytes given as text, as trees of named fields
+    Decode(decode::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
+    /// Show which rights, kernel features and tools can be used here
+    Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Decode(args) => decode::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
     };
     match result {

@@ -45,8 +45,9 @@ pub(crate) fn print(
     }
     writeln!(
         out,
-        "\nLatency and goodput are virtual time. \"This core\" is real time spent in devices and\n\
-         drivers, both ends on one thread ({build} build); `cargo bench` measures it with more care."
+        "\nLatency and goodput are virtual time. \"This core\" is real time in devices, drivers and the\n\
+         virtual wire, both ends on one thread, with cold caches between frames ({build} build);\n\
+         `cargo bench` measures the engine with more care."
     )?;
     report.phases.iter().try_for_each(|phase| print_phase_details(out, phase))?;
     print_counters(out, &report.nodes)

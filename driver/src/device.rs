@@ -203,7 +203,8 @@ pub struct FatalEntry {
     pub code: u16,
 }
 
-/// An ERNIC that was brought up. It owns its platform.
+/// An ERNIC that was brought up. It owns its platform. Dropping it leaves the device running, which
+/// then still writes to its buffers: [`Ernic::shut_down`] first.
 #[derive(Debug)]
 pub struct Ernic<P: Platform> {
     pub(crate) platform: P,

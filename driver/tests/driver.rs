@@ -3,8 +3,10 @@
 
 mod recorder;
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use proptest::prelude::*;
 use recorder::{MEMORY_BASE, Recorder};
 use softrnic_driver::{
     COUNTER_ROWS, Completion, DeviceConfig, DmaError, Ernic, Error, FatalEntry, IndexSource,
@@ -31,7 +33,7 @@ fn create_and_connect_program_everything_and_enable_last() {
     ernic.connect_qp(qp, &peer_v4()).expect("connected");
     let script = ernic.platform_mut().take_script();
     insta::assert_snapshot!("create_connect", script);
-    assert_eq!(script.lines().last(), Some("QP 2 QPCONFi = 0x00040431"));
+    assert_eq!(script.lines().last(), Some("QP 2 QPCONF = 0x00040431"));
 }
 
 #[test]
@@ -86,7 +88,7 @@ fn a_fatal_queue_pair_is_flushed_before_it_is_destroyed() {
     ernic.platform_mut().take_script();
     ernic.destroy_qp(qp).expect("destroyed");
     let script = ernic.platform_mut().take_script();
-    assert_eq!(script.lines().next(), Some("QP 2 QPCONFi = 0x00040471"), "{script}");
+    assert_eq!(script.lines().next(), Some("QP 2 QPCONF = 0x00040471"), "{script}");
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn a_device_that_does_not_come_to_rest_is_a_timeout_that_names_the_register() {
     ernic.platform_mut().set_qp(2, reg::STATQP, 1);
     let error = ernic.destroy_qp(qp).expect_err("still busy");
     assert!(matches!(error, Error::Timeout { register, looks: 50, value: 1, .. }
-        if register.name == "STATQPi" && register.offset == 0x18_0188));
+        if register.name == "STATQP" && register.offset == 0x18_0188));
     assert_eq!(ernic.platform().pauses, 49, "a pause between two looks");
     ernic.platform_mut().can_flush = true;
     assert_eq!(ernic.destroy_qp(qp), Ok(()), "the queue pair was kept and can be tried again");
@@ -539,6 +541,112 @@ fn every_error_names_the_thing_and_the_problem() {
     ];
     let text: String = errors.iter().map(|error| format!("{error}\n")).collect();
     insta::assert_snapshot!("errors", text);
+}
+
+proptest! {
+    /// Whatever is posted, rung, completed and polled in whatever order, the rings give what a plain
+    /// queue gives.
+    #[test]
+    fn rings_agree_with_a_plain_queue(
+        depth in 2_u16..9,
+        steps in proptest::collection::vec((0_u8..6, 1_u16..9), 0..200),
+    ) {
+        let mut ernic = up(Map::V4_0);
+        let queues = QpConfig { sq_depth: depth, rq_depth: depth, ..small_queues() };
+        let qp = ernic.create_qp(&queues).expect("created");
+        ernic.connect_qp(qp, &peer_v4()).expect("connected");
+        let (mut posted, mut rung, mut done) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let (mut next_wrid, mut head) = (0_u16, 0);
+        let (mut producer, mut filled, mut held) = (0, VecDeque::new(), 0);
+        let after = |index: u16| index % depth + 1;
+        for (step, count) in steps {
+            match step {
+                0 => {
+                    let fits = posted.len() + rung.len() + done.len() < usize::from(depth) - 1;
+                    let got = ernic.post(qp, &Request::send(next_wrid, Local::Inline(b"x")));
+                    prop_assert_eq!(got.is_ok(), fits);
+                    if fits {
+                        posted.push_back(next_wrid);
+                        next_wrid += 1;
+                    }
+                }
+                1 => {
+                    ernic.ring(qp).expect("exists");
+                    rung.append(&mut posted);
+                }
+                2 => {
+                    for wrid in rung.drain(..rung.len().min(count.into())) {
+                        let [low, high] = wrid.to_le_bytes();
+                        let slot = head % depth;
+                        head = after(head);
+                        let failed = wrid % 3 == 0;
+                        let entry = [low, high, 2, failed.into()];
+                        ernic.platform_mut().complete(2, head, &[(slot, entry)]);
+                        done.push_back((wrid, failed));
+                    }
+                }
+                3 => {
+                    let mut out = vec![Completion::default(); count.into()];
+                    let got = ernic.poll_completions(qp, &mut out).expect("a sound device");
+                    prop_assert_eq!(got, done.len().min(count.into()));
+                    for (completion, expected) in out.iter().zip(done.drain(..got)) {
+                        prop_assert_eq!((completion.wrid, completion.failed), expected);
+                    }
+                }
+                4 => {
+                    for _ in 0..count.min(depth - 1 - held - filled.len() as u16) {
+                        filled.push_back(producer % depth);
+                        producer = after(producer);
+                        ernic.platform_mut().receive(2, producer);
+                    }
+                }
+                _ => {
+                    let got = ernic.poll_receive(qp).expect("a sound device");
+                    prop_assert_eq!(got.map(|message| message.element), filled.pop_front());
+                    held += u16::from(got.is_some());
+                    if count > 4 {
+                        ernic.release_receive(qp, held).expect("all are ours");
+                        held = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A doorbell word or register with any value is an answer or an error, never a panic.
+    #[test]
+    fn any_doorbell_value_is_survived(
+        source in prop_oneof![Just(IndexSource::Memory), Just(IndexSource::Registers)],
+        values in proptest::collection::vec(prop_oneof![0_u32..8, any::<u32>()], 1..20),
+    ) {
+        let mut ernic = up(Map::V4_0);
+        let queues = QpConfig { index_source: source, ..small_queues() };
+        let qp = ernic.create_qp(&queues).expect("created");
+        ernic.connect_qp(qp, &peer_v4()).expect("connected");
+        let mut held = 0;
+        for value in values {
+            // A full queue is fine here.
+            let _ = ernic.post(qp, &Request::send(0, Local::Inline(b"x")));
+            ernic.ring(qp).expect("exists");
+            let platform = ernic.platform_mut();
+            for (register, low, high) in [
+                (reg::CQHEAD, reg::CQDBADD, reg::CQDBADDMSB),
+                (reg::STATRQPIDB, reg::RQWPTRDBADD, reg::RQWPTRDBADDMSB),
+            ] {
+                let word = platform.qp_pair(2, low, high);
+                platform.at(word, 4).copy_from_slice(&value.to_le_bytes());
+                platform.set_qp(2, register, value);
+            }
+            let mut out = [Completion::default(); 8];
+            let got = ernic.poll_completions(qp, &mut out);
+            prop_assert!(matches!(got, Ok(0..4) | Err(_)), "{:?}", got);
+            if let Ok(Some(message)) = ernic.poll_receive(qp) {
+                prop_assert!(message.element < 4);
+                held += 1;
+            }
+            prop_assert!(held <= 4, "no more elements than the ring has");
+        }
+    }
 }
 
 fn config() -> DeviceConfig {

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::counters::{Counter, Counters};
+use crate::datagram::Groups;
 use crate::face::{Event, Face};
 use crate::numbers::{Nanos, Psn, Qpn};
 use crate::packet::opcode::Transport;
@@ -144,7 +145,11 @@ pub struct Engine {
     timers: Timers,
     refused: [u64; Reason::COUNT],
     retired: Counters,
+    groups: Groups,
 }
+
+/// BTH.DestQP of multicast datagrams.
+const MULTICAST_QPN: Qpn = Qpn::new(0x00FF_FFFF);
 
 struct TimerPositions<'a>(&'a mut [Qp]);
 
@@ -173,6 +178,7 @@ impl Engine {
             timers,
             refused: [0; Reason::COUNT],
             retired: Counters::default(),
+            groups: Groups::default(),
         }
     }
 
@@ -261,8 +267,11 @@ impl Engine {
     }
 
     /// Removes a queue pair without completions.
-    pub fn destroy(&mut self, qpn: Qpn) {
+    pub fn destroy(&mut self, qpn: Qpn, face: &mut impl Face) {
         let Some(slot) = self.slot(qpn) else { return };
+        for group in self.groups.forget(qpn) {
+            face.event(Event::MulticastLeave(group));
+        }
         let qp = &mut self.qps[slot];
         self.retired.add(&qp.counters);
         // Entries of the ready list and the timers are recognised as stale by what they find.
@@ -293,6 +302,9 @@ impl Engine {
                 requester::enter_error(qp, Reason::QpFatal, false, face);
             }
             _ => qp.state = state,
+        }
+        if state == State::Sqd {
+            requester::drain(qp, face);
         }
         if state.accepts_requests() {
             qp.responder.prepare(qp.attributes.max_dest_rd_atomic);
@@ -361,6 +373,20 @@ impl Engine {
         }
     }
 
+    /// Attaches a datagram queue pair to a multicast group. Twice counts once.
+    pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr, face: &mut impl Face) {
+        if self.groups.attach(group, qpn) {
+            face.event(Event::MulticastJoin(group));
+        }
+    }
+
+    /// Detaches a queue pair from a multicast group.
+    pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr, face: &mut impl Face) {
+        if self.groups.detach(group, qpn) {
+            face.event(Event::MulticastLeave(group));
+        }
+    }
+
     /// Counts a refusal that a face found outside of a frame (a work request, a register access).
     pub fn count_refused(&mut self, reason: Reason) {
         self.refused[reason as usize] += 1;
@@ -414,7 +440,48 @@ impl Engine {
         verdict: &mut Verdict,
     ) -> Result<(), Reason> {
         self.check_port(packet, rx)?;
+        if packet.bth.dest_qpn() == MULTICAST_QPN {
+            return self.deliver_multicast(now, packet, face);
+        }
         let slot = self.slot(packet.bth.dest_qpn()).ok_or(Reason::QpUnknown)?;
+        self.deliver_to(slot, now, packet, face, verdict)
+    }
+
+    /// A copy for each attached queue pair; refused only where none took one (rule U-16).
+    fn deliver_multicast(
+        &mut self,
+        now: Nanos,
+        packet: &Packet<'_>,
+        face: &mut impl Face,
+    ) -> Result<(), Reason> {
+        let mut result = Err(Reason::MulticastGroup);
+        let group = packet.dest_ip();
+        let mut next = Qpn::new(0);
+        while let Some(qpn) = self.groups.next_member(group, next) {
+            let mut verdict = Verdict::refused(Reason::MulticastGroup);
+            let taken = match self.slot(qpn) {
+                Some(slot) if self.qps[slot].attributes.service == Service::Ud => {
+                    self.deliver_to(slot, now, packet, face, &mut verdict)
+                }
+                _ => Err(Reason::ServiceMismatch),
+            };
+            result = result.or(taken);
+            if qpn == MULTICAST_QPN {
+                break;
+            }
+            next = Qpn::new(qpn.get() + 1);
+        }
+        result
+    }
+
+    fn deliver_to(
+        &mut self,
+        slot: usize,
+        now: Nanos,
+        packet: &Packet<'_>,
+        face: &mut impl Face,
+        verdict: &mut Verdict,
+    ) -> Result<(), Reason> {
         let qp = &mut self.qps[slot];
         check_qp(qp, packet)?;
         if verdict.congestion_experienced && packet.row.operation != Operation::Cnp {
@@ -422,15 +489,15 @@ impl Engine {
             face.event(Event::CongestionMarked(qp.qpn));
         }
         let result = match packet.row.operation {
+            // Rule F-51.
             Operation::Cnp => {
                 qp.counters.count(Counter::CnpHandled);
                 face.event(Event::CongestionNotified(qp.qpn));
                 Err(Reason::CongestionNotification)
             }
-            _ if qp.attributes.service == Service::RawFrame => {
-                responder::raw_frame(qp, packet, face)
+            operation if operation.is_response() && qp.attributes.service != Service::RawFrame => {
+                requester::handle(qp, now, packet, face)
             }
-            operation if operation.is_response() => requester::handle(qp, now, packet, face),
             _ => responder::handle(qp, now, packet, face, &mut verdict.duplicate),
         };
         if result.is_ok() {
@@ -446,7 +513,7 @@ impl Engine {
             return Err(Reason::QpNotReady);
         }
         let mac = packet.dest_mac();
-        if mac != self.port.mac && mac[0] & 1 == 0 {
+        if mac != self.port.mac && mac != multicast_mac(packet.dest_ip()) {
             return Err(Reason::DestinationMac);
         }
         if packet.network == Network::Grh {
@@ -458,11 +525,16 @@ impl Engine {
         if !rx.icrc_verified && !packet.icrc_valid() {
             return Err(Reason::Icrc);
         }
-        let ours = match packet.dest_ip() {
+        let ip = packet.dest_ip();
+        let ours = match ip {
             IpAddr::V4(ip) => ip == self.port.ipv4,
             IpAddr::V6(ip) => ip == self.port.ipv6,
         };
-        if ours { Ok(()) } else { Err(Reason::DestinationIp) }
+        if ours || (ip.is_multicast() && packet.bth.dest_qpn() == MULTICAST_QPN) {
+            Ok(())
+        } else {
+            Err(Reason::DestinationIp)
+        }
     }
 
     /// Runs everything whose time has come.
@@ -616,4 +688,19 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
 /// Rule V-05: equal low 15 bits, not 0, and at least one side is a full member.
 const fn pkeys_match(ours: u16, theirs: u16) -> bool {
     (ours ^ theirs) & 0x7FFF == 0 && ours & 0x7FFF != 0 && (ours | theirs) & 0x8000 != 0
+}
+
+/// The MAC address of a multicast group (rule F-64); no frame's address otherwise.
+fn multicast_mac(group: IpAddr) -> [u8; 6] {
+    match group {
+        IpAddr::V4(ip) if ip.is_multicast() => {
+            let [_, b, c, d] = ip.octets();
+            [0x01, 0x00, 0x5E, b & 0x7F, c, d]
+        }
+        IpAddr::V6(ip) if ip.is_multicast() => {
+            let [.., a, b, c, d] = ip.octets();
+            [0x33, 0x33, a, b, c, d]
+        }
+        _ => [0; 6],
+    }
 }

@@ -4,7 +4,10 @@
 //! engine never keeps one. All arguments are plain values. A face never sees packet headers, but for
 //! [`Face::receive_frame`].
 
+use core::net::IpAddr;
+
 use crate::numbers::{Qpn, RKey};
+use crate::qp::Path;
 use crate::reason::Reason;
 
 /// A run of bytes as the face knows it: a receive buffer, a granted region, a work request's buffer.
@@ -198,7 +201,20 @@ pub enum CompletionKind {
         invalidated: Option<RKey>,
         /// Whether the peer asked for a solicited event.
         solicited: bool,
+        /// Who sent a datagram. Its buffer starts with the 40-byte GRH area, which `length` counts.
+        source_qpn: Option<Qpn>,
     },
+}
+
+/// Where a datagram goes: an address handle with the work request's QPN and Q_Key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    /// The address vector.
+    pub path: Path,
+    /// Destination queue pair; 0xFFFFFF for multicast.
+    pub dest_qpn: Qpn,
+    /// Q_Key; with bit 31 set, the queue pair's own is sent (rule U-11).
+    pub qkey: u32,
 }
 
 /// Something software may want to know; never lost, because it is a direct call.
@@ -215,6 +231,19 @@ pub enum Event {
         /// Whether the peer's request was at fault (a NAK goes out), not our own side.
         by_peer: bool,
     },
+    /// The send queue of an unreliable queue pair stopped (state SQE); receiving goes on.
+    SendQueueError {
+        /// Which.
+        qpn: Qpn,
+        /// Why.
+        reason: Reason,
+    },
+    /// In SQD, everything that was started has ended.
+    SendQueueDrained(Qpn),
+    /// The first queue pair attached to a multicast group: the host joins it.
+    MulticastJoin(IpAddr),
+    /// The last queue pair left a multicast group: the host leaves it.
+    MulticastLeave(IpAddr),
     /// The first valid packet arrived in RTR (IBTA vol 1, 11.6.3).
     CommunicationEstablished(Qpn),
     /// A data packet of this QP was marked "congestion experienced".
@@ -259,6 +288,22 @@ pub trait Face {
     /// # Errors
     /// As [`Face::gather`]. On error nothing was written.
     fn scatter(&mut self, q: Qpn, to: Place, offset: u32, bytes: &[u8]) -> Result<(), Hold>;
+
+    /// Where the datagram of the send queue's entry `index` goes. Asked once, when it is sent.
+    ///
+    /// # Errors
+    /// The address handle is not valid.
+    fn datagram(&mut self, q: Qpn, index: u32) -> Result<Datagram, Reason> {
+        let _ = (q, index);
+        Err(Reason::ServiceMismatch)
+    }
+
+    /// Receive buffers that are posted, for end-to-end credits; `None` where they are not counted
+    /// for this queue pair alone (a shared receive queue; rule S-17).
+    fn receives_posted(&mut self, q: Qpn) -> Option<u32> {
+        let _ = q;
+        None
+    }
 
     /// Executes an atomic on the 8 bytes at `at` (little-endian in memory); returns the value before.
     ///

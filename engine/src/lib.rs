@@ -15,6 +15,8 @@ extern crate alloc;
 extern crate std;
 
 mod counters;
+mod credits;
+mod datagram;
 mod engine;
 mod face;
 mod numbers;
@@ -28,8 +30,8 @@ mod timer;
 pub use counters::{COUNTER_ROWS, Counter, CounterRow, Counters};
 pub use engine::{Engine, EngineConfig, Port, Room, Rx, Train, Verdict};
 pub use face::{
-    Access, Atomic, Completion, CompletionKind, Event, Face, Fetch, Hold, Place, Status, Work,
-    WorkOpcode,
+    Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Status,
+    Work, WorkOpcode,
 };
 pub use numbers::{Nanos, Psn, Qpn, RKey, ack_timeout_ns, rnr_timer_ns};
 pub use qp::{AckMode, Attributes, Path, PathMtu, Policy, Qp, RemoteAccess, Service, State};

@@ -187,8 +187,9 @@ pub struct Policy {
     pub ack_delay_ns: u64,
     /// Longest message in bytes, at most 2^31.
     pub max_message_len: u32,
-    /// Credit code of every ACK; 31 means that the field is not valid (rule S-17).
-    pub credit_code: u8,
+    /// Count receive buffers for the peer, and obey its counts (rules S-17, Q-09). Off, every ACK
+    /// carries code 31.
+    pub end_to_end_credits: bool,
     /// WRITE WITH IMMEDIATE takes a receive buffer (the standard) or none (ERNIC).
     pub immediate_takes_receive: bool,
     /// Packets must come from the path's address (rule V-06).
@@ -209,7 +210,7 @@ impl Default for Policy {
             ack_mode: AckMode::OnRequest,
             ack_delay_ns: 4096,
             max_message_len: 1 << 31,
-            credit_code: 31,
+            end_to_end_credits: false,
             immediate_takes_receive: true,
             check_source: true,
             check_pkey: true,
@@ -372,9 +373,14 @@ impl Qp {
         self.attributes.enabled && (self.responder.pending() || self.requester.active())
     }
 
-    /// The header template, made again where attributes or port have changed. `None` where the
-    /// addresses do not fit together.
+    /// The header template. `None` where the addresses do not fit together.
     pub(crate) fn template(&mut self, port: &Port) -> Option<&Template> {
+        self.refresh_template(port);
+        self.template.as_ref()
+    }
+
+    /// Makes the header template again where attributes or port have changed.
+    pub(crate) fn refresh_template(&mut self, port: &Port) {
         if !self.template_valid {
             let path = &self.attributes.path;
             let source_port = path.source_port.unwrap_or_else(|| {
@@ -398,6 +404,5 @@ impl Qp {
             });
             self.template_valid = true;
         }
-        self.template.as_ref()
     }
 }

@@ -9,13 +9,15 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::counters::Counter;
+use crate::credits::Limit;
+use crate::datagram;
 use crate::engine::{Port, Room, Train};
 use crate::face::{Completion, CompletionKind, Event, Face, Fetch, Hold, Status, Work, WorkOpcode};
-use crate::numbers::{Nanos, Psn, ack_timeout_ns, rnr_timer_ns};
+use crate::numbers::{Nanos, Psn, Qpn, ack_timeout_ns, rnr_timer_ns};
 use crate::packet::{
     BthFields, Ext, OpcodeRow, Operation, Packet, Position, Syndrome, icrc, nak_code, opcode, parse,
 };
-use crate::qp::{Qp, Service, State};
+use crate::qp::{Attributes, Qp, Service, State};
 use crate::reason::Reason;
 
 /// Longest message that the transport can carry (IBTA vol 1, 9.7.3; rule S-43).
@@ -43,6 +45,14 @@ impl InFlight {
         matches!(
             self.work.opcode,
             WorkOpcode::Read | WorkOpcode::CompareSwap | WorkOpcode::FetchAdd
+        )
+    }
+
+    /// Whether it takes a receive buffer of the peer.
+    fn takes_receive(&self) -> bool {
+        matches!(
+            self.work.opcode,
+            WorkOpcode::Send | WorkOpcode::SendImm | WorkOpcode::SendInv | WorkOpcode::WriteImm
         )
     }
 
@@ -83,6 +93,9 @@ pub struct Requester {
     waiting_rnr: bool,
     implied_nak_seen: bool,
     request_ack: bool,
+    /// SQD was entered and its event has not been given.
+    draining: bool,
+    credits: Limit,
 }
 
 impl Default for Requester {
@@ -108,6 +121,8 @@ impl Default for Requester {
             waiting_rnr: false,
             implied_nak_seen: false,
             request_ack: false,
+            draining: false,
+            credits: Limit::default(),
         }
     }
 }
@@ -255,10 +270,26 @@ impl Requester {
     }
 }
 
+/// SQD was entered: what has started ends, nothing new starts (rule M-05).
+pub(crate) fn drain(qp: &mut Qp, face: &mut impl Face) {
+    qp.requester.draining = true;
+    drained_if_due(qp, face);
+}
+
+/// Tells software once that everything that was started has ended.
+fn drained_if_due(qp: &mut Qp, face: &mut impl Face) {
+    let requester = &mut qp.requester;
+    let idle = requester.next_psn == requester.unacknowledged && requester.cursor_packet == 0;
+    if requester.draining && qp.state == State::Sqd && idle {
+        requester.draining = false;
+        face.event(Event::SendQueueDrained(qp.qpn));
+    }
+}
+
 /// Software rang the doorbell.
 #[inline]
 pub(crate) fn ring(qp: &mut Qp, face: &mut impl Face) {
-    if qp.state == State::Error {
+    if matches!(qp.state, State::Error | State::Sqe) {
         flush_queue(qp, face);
     } else {
         qp.requester.may_send = true;
@@ -275,6 +306,18 @@ pub(crate) fn enter_error(qp: &mut Qp, reason: Reason, by_peer: bool, face: &mut
         qp.responder.silence();
     }
     face.event(Event::QpError { qpn: qp.qpn, reason, by_peer });
+    flush(qp, face);
+}
+
+/// A work request of an unreliable queue pair failed: only its send queue stops (rule M-06).
+fn enter_send_queue_error(qp: &mut Qp, reason: Reason, face: &mut impl Face) {
+    qp.state = State::Sqe;
+    face.event(Event::SendQueueError { qpn: qp.qpn, reason });
+    flush(qp, face);
+}
+
+/// Completes everything taken and everything posted as flushed.
+fn flush(qp: &mut Qp, face: &mut impl Face) {
     while qp.requester.head != qp.requester.tail {
         let _ = complete_head(qp, Status::Flushed, None, face);
     }
@@ -309,7 +352,6 @@ fn flush_queue(qp: &mut Qp, face: &mut impl Face) {
 /// What the next packet is; plain values, so that nothing is borrowed while it is written.
 struct Plan {
     row: &'static OpcodeRow,
-    work: Work,
     packet: u32,
     /// Bytes of the message before this packet.
     offset: u32,
@@ -331,54 +373,139 @@ pub(crate) fn poll(
     if !qp.state.accepts_responses() || !qp.requester.active() {
         return None;
     }
-    if qp.attributes.service == Service::RawFrame {
-        return poll_raw(qp, room, face);
+    match qp.attributes.service {
+        Service::RawFrame => return poll_raw(qp, room, face),
+        Service::Ud => return poll_datagram(qp, port, room, face),
+        Service::Rc | Service::Uc => {}
     }
     let Some(plan) = plan(qp, face) else {
         qp.requester.may_send = false;
         return None;
     };
-    let qpn = qp.qpn;
-    let Some(template) = qp.template(port) else {
-        fail(qp, Status::LocalQpOperation, Reason::PathIncomplete, face);
-        return None;
-    };
-    let payload_at = template.len() - 12 + usize::from(plan.row.header_len);
-    let payload_len = plan.payload_len as usize;
-    let len = template.frame_len(plan.row, payload_len);
-    let Some(frame) = room.bytes.get_mut(..len) else {
-        fail(qp, Status::LocalQpOperation, Reason::FrameTooLong, face);
-        return None;
-    };
-    if payload_len != 0 {
-        let out = &mut frame[payload_at..payload_at + payload_len];
-        match face.gather(qpn, plan.work.local, plan.offset, out) {
-            Ok(()) => {}
-            Err(Hold::Stall) => {
-                qp.requester.stalled = true;
-                return None;
-            }
-            Err(Hold::Fault(reason)) => {
-                fail(qp, Status::LocalProtection, reason, face);
-                return None;
-            }
+    qp.refresh_template(port);
+    let (len, payload_at) = match write_packet(qp, &plan, room, face) {
+        Ok(written) => written,
+        Err(Unsent::NotNow) => {
+            qp.requester.stalled = true;
+            return None;
         }
-    }
-    write_extensions(&plan, &mut frame[template.len()..payload_at]);
-    template.finish(frame, plan.row, payload_len, plan.bth);
+        Err(Unsent::Never(status, reason)) => {
+            fail(qp, status, reason, face);
+            return None;
+        }
+    };
     let train = Train {
         len,
         header: payload_at as u16,
         segment: (len - payload_at) as u16,
         segments: 1,
-        qpn,
+        qpn: qp.qpn,
         opcode: plan.row.value,
         psn: plan.bth.psn,
         syndrome: None,
         retransmission: !plan.fresh,
     };
     sent(qp, now, &plan);
+    if qp.attributes.service == Service::Uc {
+        sent_unreliably(qp, face);
+    }
     Some(train)
+}
+
+/// Why a packet could not be written.
+pub(crate) enum Unsent {
+    /// The face asked to wait for a kick.
+    NotNow,
+    /// The work request completes so.
+    Never(Status, Reason),
+}
+
+impl Unsent {
+    /// What a hold on a work request's own bytes means.
+    pub(crate) const fn of_own_bytes(hold: Hold) -> Self {
+        match hold {
+            Hold::Stall => Self::NotNow,
+            Hold::Fault(reason) => Self::Never(Status::LocalProtection, reason),
+        }
+    }
+}
+
+/// Writes the planned packet of the entry at the cursor; returns its length and where the payload
+/// starts.
+fn write_packet(
+    qp: &Qp,
+    plan: &Plan,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Result<(usize, usize), Unsent> {
+    let broken = |reason| Unsent::Never(Status::LocalQpOperation, reason);
+    let template = qp.template.as_ref().ok_or(broken(Reason::PathIncomplete))?;
+    let Some(entry) = qp.requester.entry(qp.requester.cursor) else { return Err(Unsent::NotNow) };
+    let payload_at = template.len() - 12 + usize::from(plan.row.header_len);
+    let payload_len = plan.payload_len as usize;
+    let len = template.frame_len(plan.row, payload_len);
+    let frame = room.bytes.get_mut(..len).ok_or(broken(Reason::FrameTooLong))?;
+    if payload_len != 0 {
+        let out = &mut frame[payload_at..payload_at + payload_len];
+        let gathered = face.gather(qp.qpn, entry.work.local, plan.offset, out);
+        gathered.map_err(Unsent::of_own_bytes)?;
+    }
+    if plan.row.ext != Ext::NONE {
+        write_extensions(plan, &entry.work, &mut frame[template.len()..payload_at]);
+    }
+    template.finish(frame, plan.row, payload_len, plan.bth);
+    Ok((len, payload_at))
+}
+
+/// An unreliable packet is as good as acknowledged once it has left (rule U-01).
+fn sent_unreliably(qp: &mut Qp, face: &mut impl Face) {
+    qp.requester.unacknowledged = qp.requester.next_psn;
+    qp.requester.deadline = Nanos::NEVER;
+    if qp.requester.cursor == qp.requester.tail {
+        // Taken one at a time, so the ring holds no other.
+        let _ = complete_head(qp, Status::Success, None, face);
+    }
+    drained_if_due(qp, face);
+}
+
+/// Sends a datagram; complete once it is in the room.
+fn poll_datagram(
+    qp: &mut Qp,
+    port: &Port,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Option<Train> {
+    if qp.requester.cursor == qp.requester.tail && (qp.state == State::Sqd || !take_work(qp, face))
+    {
+        qp.requester.may_send = false;
+        return None;
+    }
+    let entry = *qp.requester.entry(qp.requester.cursor)?;
+    let written = match face.datagram(qp.qpn, entry.index) {
+        Ok(to) => {
+            let outgoing = datagram::Outgoing { work: entry.work, psn: qp.requester.next_psn, to };
+            datagram::write(qp, &outgoing, port, room, face)
+        }
+        Err(reason) => Err(Unsent::Never(Status::LocalQpOperation, reason)),
+    };
+    match written {
+        Ok(train) => {
+            let requester = &mut qp.requester;
+            requester.next_psn = requester.next_psn.plus(1);
+            requester.ssn = (requester.ssn + 1) & 0x00FF_FFFF;
+            requester.cursor = requester.cursor.wrapping_add(1);
+            sent_unreliably(qp, face);
+            Some(train)
+        }
+        Err(Unsent::NotNow) => {
+            qp.requester.stalled = true;
+            None
+        }
+        Err(Unsent::Never(status, reason)) => {
+            fail(qp, status, reason, face);
+            None
+        }
+    }
 }
 
 /// Decides what is sent next; takes new work where everything taken is sent. `None`: nothing now.
@@ -405,7 +532,8 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
             || distance + psns > Psn::WINDOW
             || (reads && requester.reads_outstanding >= depth)
             || (entry.work.fence && k == 0 && requester.reads_outstanding != 0)
-            || (qp.state == State::Sqd && k == 0);
+            || (qp.state == State::Sqd && k == 0)
+            || (k == 0 && policy.end_to_end_credits && !has_credit(requester, entry));
         if blocked {
             return None;
         }
@@ -428,16 +556,17 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
         WorkOpcode::FetchAdd => (Operation::FetchAdd, false, false),
         WorkOpcode::RawFrame => return None,
     };
-    let row = opcode::row(opcode::rc(operation, position, imm, inv)?);
+    let unreliable = qp.attributes.service == Service::Uc;
+    let value = opcode::rc(operation, position, imm, inv)?;
+    let row = opcode::row(if unreliable { value + opcode::UC_BASE } else { value });
     let every = policy.ack_request_every;
-    let ack_request = reads
+    let asks = reads
         || last
         || requester.request_ack
         || (every != 0 && requester.packets_since_ack_request + 1 >= every)
         || (fresh && outstanding + 1 >= policy.window_packets);
     Some(Plan {
         row,
-        work: entry.work,
         packet: k,
         offset: entry.offset(k),
         payload_len: if reads { 0 } else { entry.payload_len(k) },
@@ -445,11 +574,16 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
             psn,
             solicited: entry.work.solicited && last && (operation == Operation::Send || imm),
             migrated: true,
-            ack_request,
+            ack_request: asks && !unreliable,
         },
         fresh,
         psns: if reads { entry.packets - k } else { 1 },
     })
+}
+
+/// Rule Q-09: whether a message that takes a receive buffer may start.
+fn has_credit(requester: &Requester, entry: &InFlight) -> bool {
+    !entry.takes_receive() || requester.credits.allows(requester.ssn + 1)
 }
 
 /// Takes the next work request into the ring. `false`: there is none, or no room.
@@ -460,14 +594,11 @@ fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
     }
     let index = requester.next_index;
     let mtu_log2 = qp.attributes.path_mtu.log2();
-    let (work, mut failed) = match face.work(qp.qpn, index) {
+    let (work, failed) = match face.work(qp.qpn, index) {
         Fetch::Empty => return false,
-        Fetch::Work(work) => (work, check(&work, qp.attributes.policy.max_message_len)),
+        Fetch::Work(work) => (work, check(&work, &qp.attributes)),
         Fetch::Bad(status, reason) => (Work::default(), Some((status, reason))),
     };
-    if work.opcode == WorkOpcode::RawFrame && failed.is_none() {
-        failed = Some((Status::LocalQpOperation, Reason::WorkOpcodeIllegal));
-    }
     let packets = match failed {
         Some(_) => 0,
         None => work.length.div_ceil(1 << mtu_log2).max(1),
@@ -488,16 +619,32 @@ fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
     requester.cursor_packet = 0;
     requester.tail = requester.tail.wrapping_add(1);
     fail_head_if_due(qp, face);
-    qp.state != State::Error
+    !matches!(qp.state, State::Error | State::Sqe)
 }
 
-fn check(work: &Work, max_message_len: u32) -> Option<(Status, Reason)> {
-    let too_long = work.length > max_message_len.min(MESSAGE_LEN_MAX);
-    too_long.then_some((Status::LocalLength, Reason::MessageTooLong))
+/// What a work request may not be on this queue pair.
+fn check(work: &Work, attributes: &Attributes) -> Option<(Status, Reason)> {
+    use WorkOpcode as W;
+    let legal = match attributes.service {
+        Service::Rc => work.opcode != W::RawFrame,
+        Service::Uc => matches!(work.opcode, W::Send | W::SendImm | W::Write | W::WriteImm),
+        Service::Ud => matches!(work.opcode, W::Send | W::SendImm),
+        Service::RawFrame => work.opcode == W::RawFrame,
+    };
+    let limit = attributes.policy.max_message_len.min(MESSAGE_LEN_MAX);
+    if !legal {
+        Some((Status::LocalQpOperation, Reason::WorkOpcodeIllegal))
+    } else if work.length > limit {
+        Some((Status::LocalLength, Reason::MessageTooLong))
+    } else if matches!(work.opcode, W::CompareSwap | W::FetchAdd) && work.length != 8 {
+        Some((Status::LocalLength, Reason::WorkLength))
+    } else {
+        None
+    }
 }
 
-fn write_extensions(plan: &Plan, out: &mut [u8]) {
-    let (row, work) = (plan.row, &plan.work);
+fn write_extensions(plan: &Plan, work: &Work, out: &mut [u8]) {
+    let row = plan.row;
     let mut put = |which: Ext, bytes: &[u8]| {
         if let Some(at) = row.offset_of(which) {
             out[at - 12..at - 12 + bytes.len()].copy_from_slice(bytes);
@@ -535,6 +682,9 @@ fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
         requester.next_psn = plan.bth.psn.plus(plan.psns);
         if plan.packet == 0 {
             requester.ssn = (requester.ssn + 1) & 0x00FF_FFFF;
+            if !requester.entry(requester.cursor).is_some_and(InFlight::takes_receive) {
+                requester.credits.uncounted();
+            }
         }
         if reads {
             requester.reads_outstanding += 1;
@@ -567,23 +717,22 @@ fn poll_raw(qp: &mut Qp, room: &mut Room<'_>, face: &mut impl Face) -> Option<Tr
             qp.requester.may_send = false;
             return None;
         }
-        Fetch::Work(work) if work.opcode == WorkOpcode::RawFrame => (work, None),
-        Fetch::Work(work) => (work, Some((Status::LocalQpOperation, Reason::WorkOpcodeIllegal))),
+        Fetch::Work(work) => (work, check(&work, &qp.attributes)),
         Fetch::Bad(status, reason) => (Work::default(), Some((status, reason))),
     };
     let written = match failed {
-        Some(failed) => Err(failed),
+        Some((status, reason)) => Err(Unsent::Never(status, reason)),
         None => write_raw(qp.qpn, &work, room, face),
     };
-    if matches!(written, Err((Status::Flushed, _))) {
-        qp.requester.stalled = true;
-        return None;
-    }
-    qp.requester.next_index = index.wrapping_add(1);
-    let (status, reason) = match written {
-        Ok(_) => (Status::Success, None),
-        Err((status, reason)) => (status, Some(reason)),
+    let (train, status, reason) = match written {
+        Ok(train) => (Some(train), Status::Success, None),
+        Err(Unsent::Never(status, reason)) => (None, status, Some(reason)),
+        Err(Unsent::NotNow) => {
+            qp.requester.stalled = true;
+            return None;
+        }
     };
+    qp.requester.next_index = index.wrapping_add(1);
     let kind =
         CompletionKind::Work { index, opcode: Some(WorkOpcode::RawFrame), length: work.length };
     face.acknowledged(qp.qpn, index);
@@ -592,25 +741,21 @@ fn poll_raw(qp: &mut Qp, room: &mut Room<'_>, face: &mut impl Face) -> Option<Tr
         qp.counters.count(Counter::ReqCqeError);
         enter_error(qp, reason, false, face);
     }
-    written.ok()
+    train
 }
 
-/// `Err((Flushed, _))` stands for "not now".
 fn write_raw(
-    qpn: crate::numbers::Qpn,
+    qpn: Qpn,
     work: &Work,
     room: &mut Room<'_>,
     face: &mut impl Face,
-) -> Result<Train, (Status, Reason)> {
+) -> Result<Train, Unsent> {
     let end = work.length as usize;
-    let too_long = (Status::LocalLength, Reason::FrameTooLong);
+    let too_long = Unsent::Never(Status::LocalLength, Reason::FrameTooLong);
     let frame = room.bytes.get_mut(..end.saturating_add(4)).ok_or(too_long)?;
-    match face.gather(qpn, work.local, 0, &mut frame[..end]) {
-        Ok(()) => {}
-        Err(Hold::Stall) => return Err((Status::Flushed, Reason::QpNotReady)),
-        Err(Hold::Fault(reason)) => return Err((Status::LocalProtection, reason)),
-    }
-    let broken = |reason| (Status::LocalQpOperation, reason);
+    let gathered = face.gather(qpn, work.local, 0, &mut frame[..end]);
+    gathered.map_err(Unsent::of_own_bytes)?;
+    let broken = |reason| Unsent::Never(Status::LocalQpOperation, reason);
     let packet = parse(frame).map_err(broken)?;
     if packet.icrc_offset() != end {
         return Err(broken(Reason::IpLength));
@@ -653,6 +798,22 @@ pub(crate) fn handle(
         return Err(Reason::ResponseGhost);
     }
     let syndrome = packet.aeth().map_or(Syndrome::Ack(31), |aeth| aeth.kind());
+    if let (Some(aeth), Syndrome::Ack(code)) = (packet.aeth(), syndrome) {
+        qp.requester.credits.learn(aeth.msn(), code);
+    }
+    let result = respond(qp, now, packet, syndrome, face);
+    drained_if_due(qp, face);
+    result
+}
+
+fn respond(
+    qp: &mut Qp,
+    now: Nanos,
+    packet: &Packet<'_>,
+    syndrome: Syndrome,
+    face: &mut impl Face,
+) -> Result<(), Reason> {
+    let psn = packet.bth.psn();
     match packet.row.operation {
         Operation::Acknowledge => acknowledge(qp, now, psn, syndrome, face),
         Operation::ReadResponse => match syndrome {
@@ -929,7 +1090,11 @@ fn complete_head(
 /// The oldest entry ends with an error, and so does the queue pair.
 fn fail_head(qp: &mut Qp, status: Status, reason: Reason, face: &mut impl Face) {
     let _ = complete_head(qp, status, Some(reason), face);
-    enter_error(qp, reason, false, face);
+    if matches!(qp.attributes.service, Service::Uc | Service::Ud) && qp.state != State::Error {
+        enter_send_queue_error(qp, reason, face);
+    } else {
+        enter_error(qp, reason, false, face);
+    }
 }
 
 /// The entry at the cursor cannot be sent. It completes so once everything before it has.

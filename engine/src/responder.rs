@@ -9,9 +9,11 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::counters::Counter;
+use crate::credits;
+use crate::datagram;
 use crate::engine::{Port, Room, Train};
 use crate::face::{Access, Atomic, Completion, CompletionKind, Event, Face, Hold, Place, Status};
-use crate::numbers::{Nanos, Psn, RKey};
+use crate::numbers::{Nanos, Psn, Qpn, RKey};
 use crate::packet::{
     AtomicAckEth, BthFields, Ext, Operation, Packet, Payload, Position, Reth, Syndrome, aeth,
     nak_code, opcode,
@@ -98,6 +100,8 @@ pub struct Responder {
     resources_end: u32,
     owed: u32,
     stalled: bool,
+    /// A packet has arrived since RESET.
+    heard: bool,
 }
 
 impl Default for Responder {
@@ -114,6 +118,7 @@ impl Default for Responder {
             resources_end: 0,
             owed: 0,
             stalled: false,
+            heard: false,
         }
     }
 }
@@ -188,6 +193,25 @@ impl Responder {
         self.ack_deadline = Nanos::NEVER;
     }
 
+    /// Takes a receive buffer, or the one that an earlier try or a dropped message left.
+    pub(crate) fn take_receive(&mut self, qpn: Qpn, face: &mut impl Face) -> Result<Place, Hold> {
+        match self.message.receive.take() {
+            Some(place) => Ok(place),
+            None => face.receive(qpn),
+        }
+    }
+
+    /// Leaves a receive buffer for the next message.
+    pub(crate) const fn return_receive(&mut self, place: Place) {
+        self.message.receive = Some(place);
+    }
+
+    /// Drops the message in progress; its receive buffer waits for the next one (rule U-03).
+    fn abandon(&mut self) {
+        self.message = Message { receive: self.message.receive, ..Message::default() };
+        self.last_opcode = opcode::SEND_ONLY;
+    }
+
     fn keep(&mut self, resource: Resource) {
         let depth = self.resources.len() as u32;
         if depth == 0 {
@@ -213,14 +237,14 @@ impl Responder {
         self.slots().find(|&slot| self.resources[slot].is_some_and(|r| r.owed()))
     }
 
-    fn acknowledge_through(&mut self, psn: Psn, credit_code: u8) {
+    fn acknowledge_through(&mut self, psn: Psn) {
         self.ack_deadline = Nanos::NEVER;
         // A NAK that has not left yet acknowledges as much, and must not be lost.
         if !matches!(
             self.answer,
             Some(Answer { syndrome: Syndrome::Nak(_) | Syndrome::Rnr(_), .. })
         ) {
-            self.answer = Some(Answer { psn, syndrome: Syndrome::Ack(credit_code) });
+            self.answer = Some(Answer { psn, syndrome: Syndrome::Ack(0) });
         }
     }
 }
@@ -229,6 +253,8 @@ impl Responder {
 enum Refusal {
     /// A fatal NAK with this code: the queue pair goes to the error state.
     Nak(u8, Reason),
+    /// The same, and the receive buffer of the message completes with this status.
+    Receive(u8, Reason, Status),
     /// No receive buffer: RNR NAK.
     NotReady,
     /// Nothing happens; the peer will send it again.
@@ -238,6 +264,10 @@ enum Refusal {
 impl Refusal {
     const fn invalid(reason: Reason) -> Self {
         Self::Nak(nak_code::INVALID_REQUEST, reason)
+    }
+
+    const fn too_long(reason: Reason) -> Self {
+        Self::Receive(nak_code::INVALID_REQUEST, reason, Status::LocalLength)
     }
 
     const fn access(reason: Reason) -> Self {
@@ -259,11 +289,7 @@ impl Refusal {
 ///
 /// # Errors
 /// No buffer, or the buffer cannot take it.
-pub(crate) fn raw_frame(
-    qp: &mut Qp,
-    packet: &Packet<'_>,
-    face: &mut impl Face,
-) -> Result<(), Reason> {
+fn raw_frame(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Reason> {
     let end = packet.icrc_offset() + 4;
     match face.receive_frame(qp.qpn, &packet.frame[..end]) {
         Ok(()) => Ok(()),
@@ -286,9 +312,25 @@ pub(crate) fn handle(
     face: &mut impl Face,
     duplicate: &mut bool,
 ) -> Result<(), Reason> {
-    if qp.attributes.service != Service::Rc {
-        return Err(Reason::ServiceMismatch);
+    if qp.state == State::Rtr && !qp.responder.heard {
+        face.event(Event::CommunicationEstablished(qp.qpn));
     }
+    qp.responder.heard = true;
+    match qp.attributes.service {
+        Service::Rc => reliable(qp, now, packet, face, duplicate),
+        Service::Uc => unreliable(qp, packet, face),
+        Service::Ud => datagram::handle(qp, packet, face),
+        Service::RawFrame => raw_frame(qp, packet, face),
+    }
+}
+
+fn reliable(
+    qp: &mut Qp,
+    now: Nanos,
+    packet: &Packet<'_>,
+    face: &mut impl Face,
+    duplicate: &mut bool,
+) -> Result<(), Reason> {
     let psn = packet.bth.psn();
     match psn.distance_from(qp.responder.expected_psn) {
         0 => {}
@@ -299,12 +341,10 @@ pub(crate) fn handle(
             return replay(qp, packet, face);
         }
     }
-    if qp.state == State::Rtr && qp.responder.msn == 0 && !qp.responder.message.started {
-        face.event(Event::CommunicationEstablished(qp.qpn));
-    }
     match execute(qp, packet, face) {
         Ok(psns) => {
-            accepted(qp, now, packet, psns);
+            accepted(qp, packet, psns);
+            acknowledge(qp, now, packet);
             Ok(())
         }
         Err(Refusal::Drop(reason)) => Err(reason),
@@ -321,7 +361,42 @@ pub(crate) fn handle(
             refuse(qp, psn, code, reason, face);
             Err(reason)
         }
+        Err(Refusal::Receive(code, reason, status)) => {
+            fail_receive(qp, status, reason, face);
+            refuse(qp, psn, code, reason, face);
+            Err(reason)
+        }
     }
+}
+
+/// A packet of an unreliable connection (rules U-01 to U-06): nothing is answered, and whatever is
+/// wrong ends the message in progress, not the queue pair.
+fn unreliable(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Reason> {
+    let psn = packet.bth.psn();
+    let in_sequence = psn == qp.responder.expected_psn;
+    if !in_sequence {
+        qp.counters.count(Counter::OutOfSequence);
+        qp.responder.abandon();
+    }
+    qp.responder.expected_psn = psn.plus(1);
+    if !in_sequence && !packet.row.position.starts() {
+        return Err(Reason::PsnResync);
+    }
+    let refused = match execute(qp, packet, face) {
+        Ok(_) => {
+            accepted(qp, packet, 0);
+            return Ok(());
+        }
+        Err(Refusal::NotReady) => {
+            qp.counters.count(Counter::OutOfBuffer);
+            Reason::ReceiverNotReady
+        }
+        Err(Refusal::Nak(_, reason) | Refusal::Receive(_, reason, _) | Refusal::Drop(reason)) => {
+            reason
+        }
+    };
+    qp.responder.abandon();
+    Err(refused)
 }
 
 /// A fatal NAK: it leaves after the answers that are owed, and is the last thing said (rule S-53).
@@ -353,23 +428,29 @@ fn ahead(qp: &mut Qp) -> Reason {
     }
 }
 
-/// The packet at the expected PSN was executed: PSN, MSN and acknowledgement follow.
-fn accepted(qp: &mut Qp, now: Nanos, packet: &Packet<'_>, psns: u32) {
-    let policy = &qp.attributes.policy;
+/// The packet at the expected PSN was executed: PSN and MSN follow.
+fn accepted(qp: &mut Qp, packet: &Packet<'_>, psns: u32) {
     let responder = &mut qp.responder;
     responder.expected_psn = responder.expected_psn.plus(psns);
     responder.last_opcode = packet.bth.opcode;
     responder.gap = Gap::None;
     if packet.row.position.ends() {
         responder.msn = (responder.msn + 1) & 0x00FF_FFFF;
-        responder.message = Message::default();
+        // A buffer that a dropped message left is still there for the next one.
+        responder.message = Message { receive: responder.message.receive, ..Message::default() };
     }
+}
+
+/// What is said about a packet that was executed.
+fn acknowledge(qp: &mut Qp, now: Nanos, packet: &Packet<'_>) {
+    let policy = &qp.attributes.policy;
+    let responder = &mut qp.responder;
     if !matches!(packet.row.operation, Operation::Send | Operation::Write) {
         // The answer itself acknowledges everything before it (rule Q-21).
         responder.answer = None;
         responder.ack_deadline = Nanos::NEVER;
     } else if packet.bth.ack_requested() && policy.ack_mode != AckMode::OnTimeout {
-        responder.acknowledge_through(packet.bth.psn(), policy.credit_code);
+        responder.acknowledge_through(packet.bth.psn());
     } else if policy.ack_mode != AckMode::OnRequest && responder.ack_deadline == Nanos::NEVER {
         responder.ack_deadline = now.after(policy.ack_delay_ns);
     }
@@ -379,7 +460,7 @@ fn accepted(qp: &mut Qp, now: Nanos, packet: &Packet<'_>, psns: u32) {
 pub(crate) fn handle_timeout(qp: &mut Qp, now: Nanos) {
     if qp.responder.ack_deadline <= now {
         let psn = qp.responder.expected_psn.minus(1);
-        qp.responder.acknowledge_through(psn, qp.attributes.policy.credit_code);
+        qp.responder.acknowledge_through(psn);
     }
 }
 
@@ -389,7 +470,7 @@ fn replay(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), 
         Operation::Send | Operation::Write => {
             // Chosen: always acknowledged, as rxe does, whether asked for or not (rule S-20).
             let psn = qp.responder.expected_psn.minus(1);
-            qp.responder.acknowledge_through(psn, qp.attributes.policy.credit_code);
+            qp.responder.acknowledge_through(psn);
             Ok(())
         }
         Operation::ReadRequest => {
@@ -519,20 +600,18 @@ fn send(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Re
     let payload = packet.payload();
     let end = u64::from(message.offset) + payload.len() as u64;
     if end > u64::from(qp.attributes.policy.max_message_len.min(MESSAGE_LEN_MAX)) {
-        fail_receive(qp, place, Status::LocalLength, Reason::MessageTooLong, face);
-        return Err(Refusal::invalid(Reason::MessageTooLong));
+        return Err(Refusal::too_long(Reason::MessageTooLong));
     }
     if end > u64::from(place.length) {
-        fail_receive(qp, place, Status::LocalLength, Reason::ReceiveTooSmall, face);
-        return Err(Refusal::invalid(Reason::ReceiveTooSmall));
+        return Err(Refusal::too_long(Reason::ReceiveTooSmall));
     }
     if !payload.is_empty() {
         match face.scatter(qpn, place, message.offset, payload) {
             Ok(()) => {}
             Err(Hold::Stall) => return Err(Refusal::Drop(Reason::QpNotReady)),
             Err(Hold::Fault(reason)) => {
-                fail_receive(qp, place, Status::LocalProtection, reason, face);
-                return Err(Refusal::Nak(nak_code::REMOTE_OPERATIONAL, reason));
+                let status = Status::LocalProtection;
+                return Err(Refusal::Receive(nak_code::REMOTE_OPERATIONAL, reason, status));
             }
         }
     }
@@ -545,8 +624,8 @@ fn send(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Re
         && let Err(reason) = face.invalidate(qpn, key)
     {
         // Chosen for rule S-65: the receive fails and so does the queue pair, with a NAK.
-        fail_receive(qp, place, Status::LocalQpOperation, reason, face);
-        return Err(Refusal::access(reason));
+        let status = Status::LocalQpOperation;
+        return Err(Refusal::Receive(nak_code::REMOTE_ACCESS, reason, status));
     }
     qp.counters.count(Counter::SendMessages);
     let kind = CompletionKind::Receive {
@@ -556,6 +635,7 @@ fn send(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Re
         immediate: packet.immdt().map(|immdt| immdt.immediate.get()),
         invalidated,
         solicited: packet.bth.solicited(),
+        source_qpn: None,
     };
     complete_receive(qp, kind, face)
 }
@@ -578,7 +658,9 @@ fn write(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), R
     let immediate = packet.immdt().map(|immdt| immdt.immediate.get());
     let takes = immediate.is_some() && qp.attributes.policy.immediate_takes_receive;
     let receive = if takes { Some(take_receive(qp, face)?) } else { None };
-    qp.responder.message.receive = receive;
+    if receive.is_some() {
+        qp.responder.message.receive = receive;
+    }
     if let Some(region) = message.region
         && !payload.is_empty()
     {
@@ -599,6 +681,7 @@ fn write(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), R
         immediate,
         invalidated: None,
         solicited: packet.bth.solicited(),
+        source_qpn: None,
     };
     complete_receive(qp, kind, face)
 }
@@ -704,12 +787,8 @@ fn check_depth(qp: &Qp) -> Result<(), Refusal> {
     }
 }
 
-/// Takes a receive buffer, or the one that an earlier try of this packet took.
 fn take_receive(qp: &mut Qp, face: &mut impl Face) -> Result<Place, Refusal> {
-    if let Some(place) = qp.responder.message.receive {
-        return Ok(place);
-    }
-    match face.receive(qp.qpn) {
+    match qp.responder.take_receive(qp.qpn, face) {
         Ok(place) => Ok(place),
         Err(Hold::Stall) => Err(Refusal::NotReady),
         Err(Hold::Fault(reason)) => Err(Refusal::Nak(nak_code::REMOTE_OPERATIONAL, reason)),
@@ -722,13 +801,16 @@ fn complete_receive(
     kind: CompletionKind,
     face: &mut impl Face,
 ) -> Result<(), Refusal> {
+    if matches!(kind, CompletionKind::Receive { place: Some(_), .. }) {
+        qp.responder.message.receive = None;
+    }
     let what = Completion { kind, status: Status::Success, reason: None };
     face.complete(qp.qpn, what).map_err(|reason| Refusal::Nak(nak_code::REMOTE_OPERATIONAL, reason))
 }
 
-fn fail_receive(qp: &mut Qp, place: Place, status: Status, reason: Reason, face: &mut impl Face) {
+fn fail_receive(qp: &mut Qp, status: Status, reason: Reason, face: &mut impl Face) {
+    let Some(place) = qp.responder.message.receive.take() else { return };
     qp.counters.count(Counter::RespCqeError);
-    qp.responder.message.receive = None;
     let kind = CompletionKind::Receive {
         place: Some(place),
         length: 0,
@@ -736,6 +818,7 @@ fn fail_receive(qp: &mut Qp, place: Place, status: Status, reason: Reason, face:
         immediate: None,
         invalidated: None,
         solicited: true,
+        source_qpn: None,
     };
     // A full queue reports itself; the queue pair fails either way.
     let _ = face.complete(qp.qpn, Completion { kind, status, reason: Some(reason) });
@@ -760,7 +843,10 @@ pub(crate) fn poll(
         }
         qp.responder.owed = 0;
     }
-    let answer = qp.responder.answer.take()?;
+    let mut answer = qp.responder.answer.take()?;
+    if let Syndrome::Ack(code) = &mut answer.syndrome {
+        *code = credit_code(qp, face);
+    }
     let syndrome = answer.syndrome.byte();
     let row = opcode::row(opcode::ACKNOWLEDGE);
     let msn = qp.responder.msn;
@@ -783,6 +869,14 @@ pub(crate) fn poll(
         syndrome: Some(syndrome),
         retransmission: false,
     })
+}
+
+/// Rule S-17: the credits that an acknowledgement carries when it leaves.
+fn credit_code(qp: &Qp, face: &mut impl Face) -> u8 {
+    if !qp.attributes.policy.end_to_end_credits {
+        return credits::NOT_VALID;
+    }
+    face.receives_posted(qp.qpn).map_or(credits::NOT_VALID, credits::code)
 }
 
 fn put_aeth(out: &mut [u8], syndrome: u8, msn: u32) {
@@ -817,7 +911,7 @@ fn poll_resource(
         Some(_) => 0,
         None => (resource.length - offset).min(1 << resource.mtu_log2) as usize,
     };
-    let syndrome = Syndrome::Ack(qp.attributes.policy.credit_code).byte();
+    let syndrome = Syndrome::Ack(credit_code(qp, face)).byte();
     let (qpn, msn) = (qp.qpn, qp.responder.msn);
     let template = qp.template(port)?;
     let at = template.len() - 12;

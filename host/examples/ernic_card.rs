@@ -14,6 +14,7 @@
 //! ```
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 
 use softrnic_driver::{DeviceConfig, Ernic, Map};
@@ -52,11 +53,12 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     };
     // Hardware keeps queue pair slots one further up than the chapter says.
     let mut ernic = Ernic::bring_up(card, Map::V4_0_SILICON, &config)?;
-    for (name, value) in ernic.counters().iter() {
-        println!("{name:32} {value}");
-    }
+    let counters = ernic.counters();
+    // The card must not write to memory that is no longer mapped.
     ernic.shut_down();
-    Ok(())
+    let text: String =
+        counters.iter().map(|(name, value)| format!("{name:32} {value}\n")).collect();
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
 fn number(text: &str) -> Result<u64, String> {

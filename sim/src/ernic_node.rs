@@ -2,56 +2,17 @@
 //! registers and memory.
 
 use softrnic_device::ernic::{Ernic as ErnicDevice, ErnicConfig, Profile};
-use softrnic_device::{Memory, Nic, Ram};
+use softrnic_device::{Nic, Ram};
 use softrnic_driver::{
-    Completion, DeviceConfig, DmaBuffer, DmaError, Ernic, Local, Map, Platform, QpConfig, QpNumber,
-    RegionAccess, RegionConfig, Remote,
+    Completion, DeviceConfig, Ernic, Local, Map, QpConfig, QpNumber, RegionAccess, RegionConfig,
+    Remote,
 };
-use softrnic_engine::{Engine, Nanos, PathMtu, Room, State, Train, Verdict};
+use softrnic_engine::{Engine, Nanos, PathMtu, REASON_ROWS, Room, State, Train, Verdict};
 
-use crate::node::{
-    Area, Arena, Arrived, Done, MEMORY_BASE, Node, NodeError, Peer, QpPlan, Request,
-};
+use crate::model::Model;
+use crate::node::{Area, Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::scenario::{NodeSpec, OperationKind, ProfileKind};
 use crate::world::Station;
-
-/// The driver's way to the model.
-#[derive(Debug)]
-struct Model {
-    nic: Nic<ErnicDevice, Ram>,
-    arena: Arena,
-}
-
-impl Platform for Model {
-    fn read32(&mut self, offset: u32) -> u32 {
-        self.nic.read32(offset)
-    }
-
-    fn write32(&mut self, offset: u32, value: u32) {
-        self.nic.write32(offset, value);
-    }
-
-    fn dma_alloc(&mut self, len: usize, align: usize) -> Option<DmaBuffer> {
-        let bus = self.arena.take(len as u64, align as u64).ok()?;
-        Some(DmaBuffer { bus, len })
-    }
-
-    // A run is short, and its memory was counted beforehand.
-    fn dma_free(&mut self, _: DmaBuffer) {}
-
-    fn dma_read(&mut self, bus: u64, out: &mut [u8]) -> Result<(), DmaError> {
-        let len = out.len();
-        self.nic.memory.read(bus, out).map_err(|_| DmaError { bus, len })
-    }
-
-    fn dma_write(&mut self, bus: u64, bytes: &[u8]) -> Result<(), DmaError> {
-        let len = bytes.len();
-        self.nic.memory.write(bus, bytes).map_err(|_| DmaError { bus, len })
-    }
-
-    // The model has done all it can when a register access returns.
-    fn pause(&mut self) {}
-}
 
 /// A node with the ERNIC face.
 #[derive(Debug)]
@@ -75,7 +36,6 @@ impl ErnicNode {
             ProfileKind::V40Silicon => (Profile::V4_0_SILICON, Map::V4_0_SILICON),
         };
         let memory_len = memory_len + DEVICE_BUFFERS_LEN;
-        let ram = Ram::new(MEMORY_BASE, usize::try_from(memory_len).unwrap_or(usize::MAX));
         let device = ErnicConfig {
             profile,
             // Numbers 0 and 1 are not for connections.
@@ -83,7 +43,7 @@ impl ErnicNode {
             vlan_tci: spec.vlan,
             ..ErnicConfig::default()
         };
-        let model = Model { nic: Nic::ernic(device, ram), arena: Arena::new(memory_len) };
+        let model = Model::new(device, usize::try_from(memory_len).unwrap_or(usize::MAX));
         let config = DeviceConfig {
             mac: spec.mac,
             ipv4: spec.ipv4,
@@ -93,7 +53,7 @@ impl ErnicNode {
             ..DeviceConfig::default()
         };
         let mut driver = Ernic::bring_up(model, map, &config)?;
-        let bus = driver.platform_mut().arena.take(area_len, 4096)?;
+        let bus = driver.platform_mut().take(area_len, 4096)?;
         let region = driver.register_region(&RegionConfig {
             pd: PROTECTION_DOMAIN,
             va: bus,
@@ -221,15 +181,20 @@ impl Node for ErnicNode {
         let status = self.driver.status(qp).ok()?;
         let fatal = self.driver.take_fatal().ok().flatten();
         let code = fatal.map_or("none".to_owned(), |entry| format!("{:#06x}", entry.code));
+        let faults = self.driver.platform().nic.device.faults();
+        let met = REASON_ROWS.iter().zip(faults).filter(|(_, count)| **count > 0);
+        let met: Vec<_> = met.map(|(row, count)| format!("{} {count}", row.name)).collect();
         Some(format!(
             "{qp} is fatal: STATQP {:#010x} (NAK syndrome {:#04x}, {} retries, {} RNR retries), \
-             fatal code {code}, next PSN {:#08x}, {} outstanding",
+             fatal code {code}, response awaited for PSN {:#08x}, next PSN {:#08x}; the device has \
+             met: {}",
             status.statqp,
             status.nak_syndrome(),
             status.retry_count(),
             status.rnr_retry_count(),
+            status.response_psn,
             status.send_psn,
-            status.outstanding,
+            if met.is_empty() { "nothing of its own".to_owned() } else { met.join(", ") },
         ))
     }
 

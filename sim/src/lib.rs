@@ -7,6 +7,7 @@
 mod ernic_node;
 mod ladder;
 mod link;
+mod model;
 mod native_node;
 mod node;
 mod payload;
@@ -18,6 +19,7 @@ mod world;
 
 pub use ladder::{Ladder, describe_frame};
 pub use link::{DropRule, ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
+pub use model::Model;
 pub use node::NodeError;
 pub use random::Random;
 pub use report::{FileReport, Latency, NodeReport, PhaseReport, Report};

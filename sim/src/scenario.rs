@@ -18,6 +18,10 @@ pub const DEFAULT_SCENARIO: &str = include_str!("../scenarios/default.toml");
 
 /// Largest message that the ERNIC face moves (PG332, "Unsupported Features").
 pub(crate) const ERNIC_MESSAGE_LEN_MAX: u32 = 8 << 20;
+/// Largest message of a scenario on the native face; four of them fill a node's memory.
+pub(crate) const MESSAGE_LEN_MAX: u32 = 256 << 20;
+/// Phases, and with them queue pairs of a node: ERNIC numbers its own from 2 to 2047.
+pub(crate) const PHASES_MAX: usize = 2046;
 /// Work requests in flight at most.
 pub(crate) const OUTSTANDING_MAX: u32 = 1024;
 /// Bytes of buffers and rings that a scenario may ask of one node.
@@ -201,6 +205,10 @@ impl Scenario {
             let message = "no [[phase]]: nothing would happen. Add one; `rnic run \
                            --print-default` prints an example";
             return Err(source.error(0, message.to_owned()));
+        }
+        if let Some(phase) = raw.phase.get(PHASES_MAX) {
+            let message = format!("more than {PHASES_MAX} phases: split the scenario");
+            return Err(source.error(phase.span().start, message));
         }
         let scenario = Self { name: raw.name, seed: raw.seed, nodes, links, phases };
         for (node, needed) in scenario.nodes.iter().zip(scenario.memory()) {
@@ -572,7 +580,7 @@ fn check_phase(
     let (count, outstanding) = check_counts(table, raw)?;
     let ernic = [from, to].iter().any(|&node| nodes[node].face == FaceKind::Ernic);
     check_size(table, raw, ernic)?;
-    let (rq_depth, rq_element_len) = check_receive_ring(table, raw, outstanding)?;
+    let (rq_depth, rq_element_len) = check_receive_ring(table, raw, outstanding, ernic)?;
     Ok(PhaseSpec {
         name: raw.name.clone().unwrap_or_else(|| table.title.clone()),
         from,
@@ -634,14 +642,15 @@ fn check_size(table: &Table<'_>, raw: &RawPhase, ernic: bool) -> Result<(), Scen
     );
     table.require(!ernic || (1..=ERNIC_MESSAGE_LEN_MAX).contains(&raw.size), "size", &message)?;
     table.require(raw.file.is_none() || raw.size > 0, "size", " of a file's chunk cannot be 0")?;
-    let message = format!(" must be at most {} (256 MiB)", NODE_MEMORY_MAX >> 2);
-    table.require(u64::from(raw.size) <= NODE_MEMORY_MAX >> 2, "size", &message)
+    let message = format!(" must be at most {MESSAGE_LEN_MAX} (256 MiB)");
+    table.require(raw.size <= MESSAGE_LEN_MAX, "size", &message)
 }
 
 fn check_receive_ring(
     table: &Table<'_>,
     raw: &RawPhase,
     outstanding: u32,
+    ernic: bool,
 ) -> Result<(u16, u32), ScenarioError> {
     if raw.operation != OperationKind::Send {
         for (key, given) in
@@ -662,13 +671,13 @@ fn check_receive_ring(
     // ERNIC wants a power of two of units.
     let fitting = (raw.size.max(1).div_ceil(RQ_ELEMENT_UNIT)).next_power_of_two() * RQ_ELEMENT_UNIT;
     let element_len = raw.rq_element_len.unwrap_or(fitting);
-    let units = element_len / RQ_ELEMENT_UNIT;
+    let most = if ernic { ERNIC_MESSAGE_LEN_MAX } else { MESSAGE_LEN_MAX };
     table.require(
         element_len.is_multiple_of(RQ_ELEMENT_UNIT)
-            && units.is_power_of_two()
-            && units <= u32::from(u16::MAX),
+            && (element_len / RQ_ELEMENT_UNIT).is_power_of_two()
+            && element_len <= most,
         "rq_element_len",
-        " must be 256 times a power of two, at most 8388608",
+        &format!(" must be 256 times a power of two, at most {most}"),
     )?;
     table.require(
         element_len >= raw.size,

@@ -129,12 +129,13 @@ fn named(refused: &[u64; Reason::COUNT]) -> BTreeMap<&'static str, u64> {
     rows.filter(|(_, count)| **count > 0).map(|(row, &count)| (row.name, count)).collect()
 }
 
-/// Hands everything on to the caller's observer, and remembers what was refused.
+/// Hands everything on to the caller's observer, and remembers what was refused or lost.
 struct Watch<'a> {
     inner: &'a mut dyn Observer,
     refused: [u64; Reason::COUNT],
-    last: Option<(Reason, usize, usize)>,
-    /// The last refused frame.
+    /// Fate, sender and receiver of `frame`.
+    last: Option<(Fate, usize, usize)>,
+    /// The last frame that was not executed.
     frame: Vec<u8>,
 }
 
@@ -142,7 +143,9 @@ impl Observer for Watch<'_> {
     fn frame(&mut self, sighting: &Sighting<'_>) {
         if let Fate::Refused(reason) = sighting.fate {
             self.refused[reason as usize] += 1;
-            self.last = Some((reason, sighting.from, sighting.to));
+        }
+        if matches!(sighting.fate, Fate::Refused(_) | Fate::Lost(_)) {
+            self.last = Some((sighting.fate, sighting.from, sighting.to));
             self.frame.clear();
             self.frame.extend_from_slice(sighting.frame);
         }
@@ -313,7 +316,7 @@ impl<'a> Run<'a> {
         while self.posted < most {
             let (local, remote) = self.slots(self.posted);
             let len = self.payload.len(self.posted, phase.size);
-            self.watch.activity(Activity::World);
+            self.watch.activity(Activity::Payload);
             let source = match phase.operation {
                 OperationKind::Send | OperationKind::Write => (phase.from, local),
                 OperationKind::Read => (phase.to, remote),
@@ -364,7 +367,7 @@ impl<'a> Run<'a> {
             // It grows as needed, and no wait is too long for 64 bits.
             let _ = latency.record(waited);
         }
-        self.watch.activity(Activity::World);
+        self.watch.activity(Activity::Payload);
         let (from, to) = (self.phase.from, self.phase.to);
         let (local, remote) = self.slots(message);
         let len = self.payload.len(message, self.phase.size);
@@ -398,7 +401,7 @@ impl<'a> Run<'a> {
                 self.fail(format!("receiving message {} failed: {error}", self.received));
                 return Ok(false);
             }
-            self.watch.activity(Activity::World);
+            self.watch.activity(Activity::Payload);
             self.check_arrival(&arrived)?;
             self.ended = self.world.now();
             self.watch.activity(Activity::Device);
@@ -463,7 +466,7 @@ impl<'a> Run<'a> {
                 break;
             }
         }
-        self.watch.activity(Activity::World);
+        self.watch.activity(Activity::Payload);
     }
 
     /// Every byte of both buffer areas that is not a message must be as it was.
@@ -515,15 +518,13 @@ impl<'a> Run<'a> {
                 self.fail(format!("node {name:?}: {trouble}"));
             }
         }
-        if let Some((reason, from, to)) = self.watch.last {
+        if let Some((fate, from, to)) = self.watch.last {
             let name = |node: usize| &self.scenario.nodes[node].name;
+            let frame = describe_frame(&self.watch.frame);
             self.fail(format!(
-                "last refused frame: {} -> {}  {}  {}: {}",
+                "last frame not executed: {} -> {}  {frame}  {fate:#}",
                 name(from),
-                name(to),
-                describe_frame(&self.watch.frame),
-                reason,
-                reason.row().text
+                name(to)
             ));
         }
     }

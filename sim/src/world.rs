@@ -111,13 +111,13 @@ impl fmt::Display for Fate {
     }
 }
 
-/// What the caller's time goes into, so that somebody with a clock can tell them apart.
+/// What real time goes into, so that somebody with a clock can tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Devices, and the drivers in front of them.
+    /// Devices, their drivers, and the virtual wire between them.
     Device,
-    /// The simulated world, the payloads and their checks.
-    World,
+    /// Filling and comparing messages.
+    Payload,
     /// The observer itself.
     Observer,
 }
@@ -267,10 +267,10 @@ impl<N: Station> World<N> {
     /// Runs up to the next arrival or deadline and returns its station, whose software may now look
     /// at it. `None` when nothing will ever happen again.
     pub fn step(&mut self, observer: &mut dyn Observer) -> Option<usize> {
-        observer.activity(Activity::World);
+        observer.activity(Activity::Device);
         for number in 0..self.ports.len() {
             if core::mem::take(&mut self.ports[number].touched) {
-                self.service(number, observer);
+                self.service(number);
             }
         }
         while let Some(Reverse(event)) = self.events.pop() {
@@ -279,7 +279,7 @@ impl<N: Station> World<N> {
                 What::Free(d) => {
                     let from = self.directions[d].from;
                     self.ports[from].waiting = false;
-                    self.service(from, observer);
+                    self.service(from);
                 }
                 What::Arrival(d) => {
                     if let Some(station) = self.arrive(d, observer) {
@@ -287,7 +287,7 @@ impl<N: Station> World<N> {
                     }
                 }
                 What::Deadline(number) => {
-                    if self.deadline(number, observer) {
+                    if self.deadline(number) {
                         return Some(number);
                     }
                 }
@@ -304,7 +304,6 @@ impl<N: Station> World<N> {
         let fate = match flight.lost {
             Some(loss) => Fate::Lost(loss),
             None => {
-                observer.activity(Activity::Device);
                 let verdict = self.ports[to].station.handle_frame(self.now, frame);
                 match verdict.refused {
                     Some(reason) => Fate::Refused(reason),
@@ -324,17 +323,17 @@ impl<N: Station> World<N> {
             retransmission: flight.retransmission,
             fate,
         });
-        observer.activity(Activity::World);
+        observer.activity(Activity::Device);
         self.spare_buffers.push(flight.buffer);
         if flight.lost.is_some() {
             return None;
         }
-        self.service(to, observer);
+        self.service(to);
         Some(to)
     }
 
     /// Returns whether something was due.
-    fn deadline(&mut self, number: usize, observer: &mut dyn Observer) -> bool {
+    fn deadline(&mut self, number: usize) -> bool {
         let port = &mut self.ports[number];
         // An alarm that was brought forward leaves its later event behind.
         if port.alarm != self.now {
@@ -343,19 +342,17 @@ impl<N: Station> World<N> {
         port.alarm = Nanos::NEVER;
         let due = port.station.next_deadline().is_some_and(|deadline| deadline <= self.now);
         if due {
-            observer.activity(Activity::Device);
             self.ports[number].station.handle_timeout(self.now);
-            observer.activity(Activity::World);
         }
-        self.service(number, observer);
+        self.service(number);
         due
     }
 
     /// Lets a station send while its line is free, and sets its alarm.
-    fn service(&mut self, number: usize, observer: &mut dyn Observer) {
+    fn service(&mut self, number: usize) {
         if let Some(d) = self.ports[number].direction {
             while self.directions[d].free_at() <= self.now {
-                if !self.transmit(number, d, observer) {
+                if !self.transmit(number, d) {
                     break;
                 }
             }
@@ -374,12 +371,10 @@ impl<N: Station> World<N> {
         }
     }
 
-    fn transmit(&mut self, number: usize, d: usize, observer: &mut dyn Observer) -> bool {
+    fn transmit(&mut self, number: usize, d: usize) -> bool {
         let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
         let mut room = Room { bytes: &mut buffer, segments: 1, source_port: None };
-        observer.activity(Activity::Device);
         let train = self.ports[number].station.poll_transmit(self.now, &mut room);
-        observer.activity(Activity::World);
         let Some(train) = train else {
             self.spare_buffers.push(buffer);
             return false;

@@ -1,19 +1,20 @@
 //! Two nodes, a cable, and what a reviewer should see when their behaviour changes.
-#![allow(clippy::unwrap_used)] // test code: a panic is the message
+#![allow(clippy::unwrap_used, reason = "clippy knows test functions only, not what they share")]
 
 use std::collections::BTreeMap;
 
-use softrnic_sim::{Fate, Ladder, Observer, Report, Scenario, Sighting, Simulation};
+use softrnic_sim::{Fate, Ladder, Observer, ProfileKind, Report, Scenario, Sighting, Simulation};
 
-/// A scenario with nodes `a` and `b` of one face.
+/// A scenario with nodes `a` and `b`, of one face or of two ("ernic+native").
 fn scenario(face: &str, link: &str, phases: &[&str]) -> Scenario {
-    let node = |name: &str, last: char| {
+    let (a, b) = face.split_once('+').unwrap_or((face, face));
+    let node = |name: &str, face: &str, last: char| {
         format!(
             "[[node]]\nname = \"{name}\"\nface = \"{face}\"\nmac = \"02:00:00:00:00:0{last}\"\n\
              ipv4 = \"192.0.2.1{last}\"\nipv6 = \"2001:db8::{last}\"\n"
         )
     };
-    let mut text = format!("seed = 7\n{}{}", node("a", '1'), node("b", '2'));
+    let mut text = format!("seed = 7\n{}{}", node("a", a, '1'), node("b", b, '2'));
     text.push_str(&format!("[[link]]\nbetween = [\"a\", \"b\"]\n{link}\n"));
     for phase in phases {
         text.push_str(&format!("[[phase]]\nfrom = \"a\"\nto = \"b\"\n{phase}\n"));
@@ -133,6 +134,9 @@ fn a_link_that_loses_everything_ends_in_an_explained_failure() {
         assert!(!report.passed);
         let words = report.phases[0].failures.join("\n");
         assert!(words.contains("message 0 failed"), "{face}: {words}");
+        assert!(words.contains("retry_count_exceeded"), "{face}: {words}");
+        assert!(words.contains("SEND_ONLY            psn=000000"), "{face}: {words}");
+        assert!(words.contains("lost: by the link's loss rate"), "{face}: {words}");
         assert_eq!(report.phases[0].messages, 0);
     }
 }
@@ -157,4 +161,49 @@ fn a_file_arrives_with_its_digest() {
     assert_eq!((phase.messages, file.bytes), (3, 2500));
     assert_eq!(file.sent_sha256, file.received_sha256);
     assert!(simulation.finish().passed);
+}
+
+#[test]
+fn every_path_mtu_carries_every_operation_between_all_faces() {
+    let mut phases = Vec::new();
+    for mtu in [256, 512, 1024, 2048, 4096] {
+        for operation in ["send", "write", "read"] {
+            for size in [1, 17, mtu - 1, mtu, mtu + 1, 3 * mtu] {
+                phases.push(format!(
+                    "operation = \"{operation}\"\nsize = {size}\ncount = 3\npath_mtu = {mtu}\n\
+                     ip = {}\nvlan = {}\nexpect = {{ retransmissions_max = 0 }}",
+                    if size % 2 == 0 { 6 } else { 4 },
+                    mtu / 2
+                ));
+            }
+        }
+    }
+    let phases: Vec<_> = phases.iter().map(String::as_str).collect();
+    for faces in ["ernic", "native", "ernic+native", "native+ernic"] {
+        let report = run(scenario(faces, "", &phases), &mut ());
+        let failed: Vec<_> = report.phases.iter().filter(|p| p.failure_count > 0).collect();
+        assert!(report.passed, "{faces}: {failed:#?}");
+    }
+}
+
+#[test]
+fn both_register_maps_work() {
+    let mut scenario = scenario("ernic", "", &[SEND_64]);
+    scenario.nodes[1].profile = ProfileKind::V40Silicon;
+    assert!(run(scenario, &mut ()).passed);
+}
+
+#[test]
+fn a_receive_ring_with_one_usable_element_serves_many_messages() {
+    let phase = "operation = \"send\"\nsize = 64\ncount = 100\noutstanding = 16\nrq_depth = 2";
+    let report = run(scenario("ernic", "", &[phase]), &mut ());
+    assert!(report.passed, "{:#?}", report.phases);
+    assert_eq!(report.phases[0].messages, 100);
+}
+
+#[test]
+fn a_native_message_may_be_longer_than_any_ernic_message() {
+    let phase = "operation = \"send\"\nsize = 20_000_000\ncount = 1\noutstanding = 1";
+    let report = run(scenario("native", "", &[phase]), &mut ());
+    assert!(report.passed, "{:#?}", report.phases);
 }

@@ -56,8 +56,6 @@ const ACK_DELAY_NS: u64 = 4096;
 const READS_MAX: u8 = 16;
 /// AckReq on each n-th packet inside a message. Chosen: the chapter is silent.
 const ACK_REQUEST_EVERY: u32 = 8;
-/// Credits in ACKs are "not valid" (IBTA vol 1, 9.7.5.1.2): ERNIC's receive ring is not counted.
-const NO_CREDITS: u8 = 31;
 
 /// Reading.
 impl<M: Memory> Nic<Ernic, M> {
@@ -442,7 +440,8 @@ impl Ernic {
             },
             ack_delay_ns: ACK_DELAY_NS,
             max_message_len: MESSAGE_LEN_MAX,
-            credit_code: NO_CREDITS,
+            // Chosen: credits in ACKs are "not valid"; no document tells of any.
+            end_to_end_credits: false,
             immediate_takes_receive: false,
             check_source: true,
             check_pkey: false,

@@ -256,7 +256,8 @@ impl<M: Memory> Nic<Ernic, M> {
         }
         while let Some(q) = self.device.touched_qps.pop() {
             self.device.qps[usize::from(q)] = QueuePair::RESET;
-            self.engine.destroy(softrnic_engine::Qpn::new(q.into()));
+            let qpn = softrnic_engine::Qpn::new(q.into());
+            self.engine.destroy(qpn, &mut self.device.view(&mut self.memory));
             self.create_qp(q);
         }
         let same = |register| before.word(register) == self.device.status.word(register);

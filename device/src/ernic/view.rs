@@ -167,8 +167,13 @@ impl<M: Memory> Face for View<'_, M> {
                 self.ernic.status.cnp_bank.set(q);
                 self.ernic.status.raise(CNP);
             }
-            // Counted with the packet; no register tells of these.
-            Event::CommunicationEstablished(_) | Event::CongestionNotified(_) => {}
+            // Counted with the packet, or not for this device's services; no register tells of these.
+            Event::CommunicationEstablished(_)
+            | Event::CongestionNotified(_)
+            | Event::SendQueueError { .. }
+            | Event::SendQueueDrained(_)
+            | Event::MulticastJoin(_)
+            | Event::MulticastLeave(_) => {}
         }
     }
 }

@@ -67,6 +67,8 @@ pub struct WorkCompletion {
     pub immediate: Option<u32>,
     /// The key that the peer invalidated.
     pub invalidated: Option<RKey>,
+    /// Who sent a datagram; its buffer starts with the 40-byte GRH area then.
+    pub source_qpn: Option<Qpn>,
 }
 
 impl Default for WorkCompletion {
@@ -80,6 +82,7 @@ impl Default for WorkCompletion {
             qpn: Qpn::new(0),
             immediate: None,
             invalidated: None,
+            source_qpn: None,
         }
     }
 }

@@ -100,6 +100,7 @@ impl<M: Memory> Face for View<'_, M> {
                 immediate,
                 invalidated,
                 solicited,
+                source_qpn,
             } => {
                 // Without a place none of our entries is concerned (a policy that lets WRITE WITH
                 // IMMEDIATE take none): the completion has no name of the program's then.
@@ -112,6 +113,7 @@ impl<M: Memory> Face for View<'_, M> {
                 entry.byte_len = length;
                 entry.immediate = immediate;
                 entry.invalidated = invalidated;
+                entry.source_qpn = source_qpn;
                 let cq = qp.recv_cq;
                 self.verbs.deliver(cq, entry, solicited)
             }
@@ -131,8 +133,14 @@ impl<M: Memory> Face for View<'_, M> {
             Event::CommunicationEstablished(qpn) => {
                 self.verbs.raise(AsyncEvent::CommunicationEstablished(qpn));
             }
-            // Verbs have no event for these; the engine counts them.
-            Event::ReceiverNotReady(_)
+            Event::SendQueueDrained(qpn) => {
+                self.verbs.raise(AsyncEvent::SendQueueDrained(qpn));
+            }
+            Event::MulticastJoin(group) => self.verbs.raise(AsyncEvent::MulticastJoin(group)),
+            Event::MulticastLeave(group) => self.verbs.raise(AsyncEvent::MulticastLeave(group)),
+            // A completion tells of the first; the engine counts the others.
+            Event::SendQueueError { .. }
+            | Event::ReceiverNotReady(_)
             | Event::CongestionMarked(_)
             | Event::CongestionNotified(_) => {}
         }

@@ -70,6 +70,7 @@ mod region;
 mod table;
 
 use alloc::collections::VecDeque;
+use core::net::IpAddr;
 
 pub use cq::{Cq, WcOpcode, WorkCompletion};
 pub use error::{BadRequest, Error};
@@ -116,6 +117,12 @@ pub enum AsyncEvent {
         /// What was wrong.
         reason: Reason,
     },
+    /// In SQD, everything that was started has ended.
+    SendQueueDrained(Qpn),
+    /// The first queue pair attached to a multicast group: whoever owns the link joins it.
+    MulticastJoin(IpAddr),
+    /// The last queue pair left a multicast group.
+    MulticastLeave(IpAddr),
     /// The completion queue was overrun and takes nothing more.
     CqError(Cq),
 }
@@ -142,10 +149,11 @@ impl AsyncEvent {
     fn concerns(&self, queue_pair: Qpn) -> bool {
         match *self {
             Self::CommunicationEstablished(qpn)
+            | Self::SendQueueDrained(qpn)
             | Self::QpFatal { qpn, .. }
             | Self::QpRequestError { qpn, .. }
             | Self::QpAccessError { qpn, .. } => qpn == queue_pair,
-            Self::CqError(_) => false,
+            Self::MulticastJoin(_) | Self::MulticastLeave(_) | Self::CqError(_) => false,
         }
     }
 }
@@ -355,7 +363,7 @@ impl<M: Memory> Nic<Verbs, M> {
                 queue.users -= 1;
             }
         }
-        self.engine.destroy(qpn);
+        self.engine.destroy(qpn, &mut self.device.view(&mut self.memory));
         Ok(())
     }
 

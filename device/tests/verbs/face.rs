@@ -30,6 +30,7 @@ fn arrived(place: Place) -> Completion {
         immediate: None,
         invalidated: None,
         solicited: false,
+        source_qpn: None,
     };
     Completion { kind, status: Status::Success, reason: None }
 }

@@ -139,7 +139,7 @@ impl Platform for Recorder {
             return;
         }
         self.registers.insert(offset, value);
-        if name.ends_with("QPCONFi") && value & 1 << 6 != 0 && self.can_flush {
+        if name.ends_with("QPCONF") && value & 1 << 6 != 0 && self.can_flush {
             let slot = offset & !0xFF;
             let announced = self.read32(slot + 0x38);
             self.registers.insert(slot + 0x30, announced);

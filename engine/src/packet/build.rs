@@ -459,6 +459,11 @@ pub(super) fn udp_checksum(network: Network, l3: &[u8]) -> u16 {
     if folded == 0 { 0xFFFF } else { folded }
 }
 
+/// The checksum of RFC 1071 over `bytes`: 0 where they contain their own, right one.
+pub(super) fn internet_checksum(bytes: &[u8]) -> u16 {
+    !fold(sum16(bytes))
+}
+
 /// Sum of 16-bit big-endian words; an odd last byte is the high half of a word.
 fn sum16(bytes: &[u8]) -> u64 {
     let (pairs, last) = bytes.as_chunks::<2>();

@@ -233,7 +233,8 @@ pub(super) fn syndrome(byte: u64) -> String {
     }
 }
 
-fn opcode_name(value: u64) -> String {
+/// An opcode with its service, as the standard writes it.
+pub(super) fn opcode_name(value: u64) -> String {
     let row = opcode::row(value as u8);
     if row.is_known() && row.name == row.transport.name() {
         return row.name.to_string();

@@ -15,7 +15,7 @@ const LRH_CRC: u32 = 0x2144_DF1C;
 const MASK_LEN_MAX: usize = 40 + 8 + 8;
 
 /// Below this length one pass over a masked copy is cheaper than two passes.
-const COPY_LEN_MAX: usize = 256;
+const COPY_LEN_MAX: usize = 128;
 
 /// Bytes from the start of the IP header (or GRH) to the BTH.
 #[must_use]

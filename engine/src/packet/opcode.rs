@@ -288,6 +288,8 @@ pub const fn rc(operation: Operation, position: Position, imm: bool, inv: bool) 
     })
 }
 
+/// What a UC opcode is above the RC opcode of the same packet.
+pub const UC_BASE: u8 = 0x20;
 /// Congestion notification packet (annex A17).
 pub const CNP: u8 = 0x81;
 /// UD SEND only.

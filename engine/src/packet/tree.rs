@@ -10,10 +10,10 @@ use alloc::{format, vec};
 use core::fmt::{self, Write};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use super::build::udp_checksum;
+use super::build::{internet_checksum, udp_checksum};
 use super::fields::{self, Field, Show};
 use super::opcode::{self, Ext, Payload};
-use super::parse::{Network, Packet, be16, ipv4_checksum, parse};
+use super::parse::{Network, Packet, be16, parse};
 use super::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL, ETHERTYPE_ROCE_V1,
     ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, GRH_NEXT_HEADER_BTH, ROCE_V2_UDP_PORT, flow_control,
@@ -97,7 +97,7 @@ pub struct Tree {
     /// Why a receiver refuses the frame before it looks for a queue pair: the first check that fails,
     /// or a wrong ICRC.
     pub refused: Option<Reason>,
-    /// One line: what it is, from where to where.
+    /// One line: what it is, from where to where; of a refused frame, how far it could be understood.
     pub summary: String,
 }
 
@@ -113,7 +113,7 @@ pub fn decode(frame: &[u8]) -> Tree {
     };
     let summary = match &parsed {
         Ok(packet) => summary(packet),
-        Err(_) => walk.nodes.last().map_or("empty", |node| node.name).to_string(),
+        Err(_) => refused_summary(&walk.nodes),
     };
     Tree { nodes: walk.nodes, icrc: walk.icrc, refused, summary }
 }
@@ -123,15 +123,6 @@ impl fmt::Display for Tree {
         let width = self.nodes.iter().map(|node| name_width(node, 0)).max().unwrap_or(0);
         for node in &self.nodes {
             write_node(f, node, 0, width)?;
-        }
-        match self.icrc {
-            Some(verdict) if verdict.is_right() => {
-                writeln!(f, "ICRC {:#010x}: right", verdict.carried)?;
-            }
-            Some(IcrcVerdict { carried, computed }) => {
-                writeln!(f, "ICRC {carried:#010x}: WRONG, {computed:#010x} belongs there")?;
-            }
-            None => {}
         }
         match self.refused {
             Some(reason) => writeln!(f, "refused: {reason}: {}", reason.row().text),
@@ -163,11 +154,18 @@ fn write_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize, width: usiz
     node.children.iter().try_for_each(|child| write_node(f, child, depth + 1, width))
 }
 
+/// The opcode if there is one, or else the innermost header.
+fn refused_summary(nodes: &[Node]) -> String {
+    let bth = nodes.iter().find(|node| node.name == "BTH");
+    let opcode = bth.and_then(|bth| bth.children.first()).map(|opcode| opcode.note.clone());
+    let header = || nodes.iter().rfind(|node| node.value == Value::None).map(|node| node.name);
+    opcode.unwrap_or_else(|| header().unwrap_or("no frame").to_string())
+}
+
 fn summary(packet: &Packet<'_>) -> String {
     let mut line = format!(
-        "{} {}  {} > {}  QP {} PSN {}",
-        packet.row.transport.name(),
-        packet.row.name,
+        "{}  {} > {}  QP {} PSN {}",
+        fields::opcode_name(packet.bth.opcode.into()),
         packet.source_ip(),
         packet.dest_ip(),
         packet.bth.dest_qpn(),
@@ -175,13 +173,14 @@ fn summary(packet: &Packet<'_>) -> String {
     );
     // Writing to a String cannot fail.
     if !matches!(packet.row.payload, Payload::None) {
-        let _ = write!(line, "  {} bytes", packet.payload().len());
+        let _ = write!(line, "  {}", byte_count(packet.payload().len()));
     }
     if let Some(aeth) = packet.aeth() {
         let _ = write!(line, "  {}", fields::syndrome(aeth.syndrome.into()));
     }
     if let Some(reth) = packet.reth() {
-        let _ = write!(line, "  {} bytes at {:#x}", reth.dma_length, reth.va);
+        let count = byte_count(reth.dma_length.get() as usize);
+        let _ = write!(line, "  {count} at {:#x}", reth.va);
     }
     line
 }
@@ -231,9 +230,11 @@ impl Walk<'_> {
             return;
         }
         let header: [u8; 20] = self.array(at);
-        let checksum = if ipv4_checksum(&header) == 0 { "right" } else { "WRONG" };
-        self.note("Header checksum", checksum);
         let header_len = 4 * usize::from(header[0] & 15);
+        if let Some(whole) = self.frame.get(at..at + header_len) {
+            let right = internet_checksum(whole) == 0;
+            self.note("Header checksum", if right { "right" } else { "WRONG" });
+        }
         if header[0] >> 4 != 4 || header_len < 20 {
             return self.bytes("Not RoCE", at + 20, self.frame.len());
         }
@@ -376,7 +377,7 @@ impl Walk<'_> {
         if bytes.len() > SHOWN {
             text.push_str("...");
         }
-        let note = format!("{} byte{}", bytes.len(), if bytes.len() == 1 { "" } else { "s" });
+        let note = byte_count(bytes.len());
         self.nodes.push(Node { note, ..leaf(name, Value::Text(text), at, bytes.len()) });
     }
 
@@ -419,6 +420,10 @@ impl Walk<'_> {
 
 fn leaf(name: &'static str, value: Value, offset: usize, len: usize) -> Node {
     Node { name, value, note: String::new(), offset, len, bits: None, children: vec![] }
+}
+
+fn byte_count(count: usize) -> String {
+    format!("{count} byte{}", if count == 1 { "" } else { "s" })
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -5,14 +5,23 @@
 
 mod codec;
 mod measure;
+mod messages;
 
 fn main() {
     // `cargo test` builds and runs benches with `--test`; there is nothing to assert here.
     if std::env::args().any(|arg| arg == "--test") {
         return;
     }
+    // For instruction counts under callgrind: a fixed amount of work and no clock.
+    if let Some(count) = std::env::args().skip_while(|arg| arg != "--exchanges").nth(1) {
+        messages::exchanges(count.parse().unwrap_or(1));
+        return;
+    }
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     if "codec".contains(&filter) {
         codec::run();
+    }
+    if "messages".contains(&filter) {
+        messages::run();
     }
 }
