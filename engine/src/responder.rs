@@ -586,11 +586,7 @@ fn check_payload(qp: &Qp, packet: &Packet<'_>) -> Result<(), Refusal> {
         Payload::ZeroToFull => len <= mtu,
         Payload::Eight => len == 8,
     };
-    if fits && (len + packet.pad().len()).is_multiple_of(4) {
-        Ok(())
-    } else {
-        Err(Refusal::invalid(Reason::PayloadLength))
-    }
+    if fits { Ok(()) } else { Err(Refusal::invalid(Reason::PayloadLength)) }
 }
 
 #[inline(always)]

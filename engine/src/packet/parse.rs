@@ -46,8 +46,8 @@ pub struct Packet<'a> {
     transport: u16,
     /// Offset of the ICRC.
     icrc: u16,
-    /// Bytes of payload without padding.
-    payload_len: u16,
+    /// Payload without padding.
+    payload: &'a [u8],
 }
 
 /// Parses a whole Ethernet frame without FCS.
@@ -184,17 +184,17 @@ fn transport(
         return Err(Reason::OpcodeUnknown);
     }
     let icrc = end - 4;
-    let region =
-        icrc.checked_sub(bth_at + usize::from(row.header_len)).ok_or(Reason::FrameTooShort)?;
+    let payload_at = bth_at + usize::from(row.header_len);
+    let region = frame.get(payload_at..icrc).ok_or(Reason::FrameTooShort)?;
     // PadCnt without payload means nothing; strictness about it is a queue pair's policy.
-    let pad = if region == 0 { 0 } else { usize::from(bth.pad_count()) };
-    let payload_len = region.checked_sub(pad).ok_or(Reason::PadCount)?;
-    if region != 0 && matches!(row.payload, Payload::None) {
+    let pad = if region.is_empty() { 0 } else { usize::from(bth.pad_count()) };
+    if !region.is_empty() && matches!(row.payload, Payload::None) {
         return Err(Reason::PayloadNotAllowed);
     }
     // chosen: rule F-08 says that payload and pad fill whole words; a packet that does not is refused
     // here, before any queue pair sees it.
-    if !region.is_multiple_of(4) {
+    let payload = region.get(..region.len().wrapping_sub(pad)).ok_or(Reason::PadCount)?;
+    if !region.len().is_multiple_of(4) {
         return Err(Reason::PadCount);
     }
     Ok(Packet {
@@ -206,7 +206,7 @@ fn transport(
         l3: l3 as u16,
         transport: bth_at as u16,
         icrc: u16::try_from(icrc).map_err(|_| Reason::FrameTooLong)?,
-        payload_len: payload_len as u16,
+        payload,
     })
 }
 
@@ -232,16 +232,15 @@ impl<'a> Packet<'a> {
     /// Payload without pad bytes.
     #[inline]
     #[must_use]
-    pub fn payload(&self) -> &'a [u8] {
-        let at = self.bth_offset() + usize::from(self.row.header_len);
-        &self.frame[at..at + usize::from(self.payload_len)]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 
     /// Pad bytes after the payload.
     #[must_use]
     pub fn pad(&self) -> &'a [u8] {
         let at = self.bth_offset() + usize::from(self.row.header_len);
-        &self.frame[at + usize::from(self.payload_len)..self.icrc_offset()]
+        &self.frame[at + self.payload.len()..self.icrc_offset()]
     }
 
     /// The ICRC that the packet carries, as the number of [`icrc::of`].
