@@ -558,25 +558,25 @@ const RC_PEER: A = A::of([UC_PEER, A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]);
 const RC_SEND: A = A::of([A::SQ_PSN, A::TIMEOUT, A::RETRY_CNT, A::RNR_RETRY, A::MAX_RD_ATOMIC]);
 const CONNECTED: A = A::of([A::PKEY_INDEX, A::PORT, A::ACCESS_FLAGS]);
 const DATAGRAM: A = A::of([A::PKEY_INDEX, A::PORT, A::QKEY]);
-/// Its port was chosen when it was created.
-const MANAGEMENT: A = A::of([A::PKEY_INDEX, A::QKEY]);
+const KEYS: A = A::of([A::PKEY_INDEX, A::QKEY]);
 
-/// The table, as Linux and libibverbs have it. Chosen: RESET to ERR is refused, as verbs do; XRC has
-/// no rows because there is no such service yet.
+/// The table, as Linux and libibverbs have it: the port of a GSI queue pair was chosen when it was
+/// created, so that it is not given. Chosen: RESET to ERR is refused, as verbs do; XRC has no rows
+/// because there is no such service yet.
 const TABLE: &[Row] = &[
     row(&QpType::ALL, &State::ALL, Reset, A::NONE, A::NONE),
     row(&QpType::ALL, &[Init, Rtr, Rts, Sqd, Sqe, Error], Error, A::NONE, A::NONE),
     row(&[Rc, Uc], &[Reset], Init, CONNECTED, A::NONE),
     row(&[Ud], &[Reset], Init, DATAGRAM, A::NONE),
-    row(&[Gsi], &[Reset], Init, MANAGEMENT, A::NONE),
+    row(&[Gsi], &[Reset], Init, KEYS, A::NONE),
     row(&[Raw], &[Reset], Init, A::PORT, A::NONE),
     row(&[Rc, Uc], &[Init], Init, A::NONE, CONNECTED),
     row(&[Ud], &[Init], Init, A::NONE, DATAGRAM),
-    row(&[Gsi], &[Init], Init, A::NONE, MANAGEMENT),
+    row(&[Gsi], &[Init], Init, A::NONE, KEYS),
     row(&[Raw], &[Init], Init, A::NONE, A::PORT),
     row(&[Rc], &[Init], Rtr, RC_PEER, A::of([A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX])),
     row(&[Uc], &[Init], Rtr, UC_PEER, A::of([A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX])),
-    row(&[Ud, Gsi], &[Init], Rtr, A::NONE, MANAGEMENT),
+    row(&[Ud, Gsi], &[Init], Rtr, A::NONE, KEYS),
     row(&[Raw], &[Init], Rtr, A::NONE, A::NONE),
     row(&[Rc], &[Rtr], Rts, RC_SEND, RC_ANY),
     row(&[Uc], &[Rtr], Rts, A::SQ_PSN, UC_ANY),
@@ -589,7 +589,7 @@ const TABLE: &[Row] = &[
     row(&QpType::ALL, &[Rts], Sqd, A::NONE, A::EN_SQD_ASYNC_NOTIFY),
     row(&[Rc], &[Sqd], Sqd, A::NONE, RC_DRAINED),
     row(&[Uc], &[Sqd], Sqd, A::NONE, UC_DRAINED),
-    row(&[Ud, Gsi], &[Sqd], Sqd, A::NONE, MANAGEMENT),
+    row(&[Ud, Gsi], &[Sqd], Sqd, A::NONE, KEYS),
     row(&[Raw], &[Sqd], Sqd, A::NONE, A::NONE),
     row(&[Uc], &[Sqe], Rts, A::NONE, A::of([A::CUR_STATE, A::ACCESS_FLAGS])),
     row(&[Ud, Gsi], &[Sqe], Rts, A::NONE, UD_ANY),

@@ -382,12 +382,16 @@ fn reliable(
 fn unreliable(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Reason> {
     let psn = packet.bth.psn();
     let in_sequence = psn == qp.responder.expected_psn;
+    let starts = packet.row.position.starts();
     if !in_sequence {
         qp.counters.count(Counter::OutOfSequence);
+    }
+    // Rule U-02: a message also ends unfinished where the peer gave it up and starts another.
+    if !in_sequence || starts {
         qp.responder.abandon();
     }
     qp.responder.expected_psn = psn.plus(1);
-    if !in_sequence && !packet.row.position.starts() {
+    if !in_sequence && !starts {
         return Err(Reason::PsnResync);
     }
     let refused = match execute(qp, packet, face) {

@@ -5,4 +5,5 @@
 mod adversary;
 mod exchange;
 mod harness;
+mod states;
 mod stories;
