@@ -14,6 +14,11 @@ use crate::packet::opcode;
 use crate::qp::{Attributes, Path, PathMtu, Qp, RemoteAccess, Service, State};
 use crate::reason::Reason;
 
+// The table's words.
+use AttributeMask as A;
+use QpType::{Gsi, Raw, Rc, Uc, Ud};
+use State::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
 /// A set of attributes of a queue pair. Names and bits are those of verbs (`ibv_qp_attr_mask`); bit 19
 /// (`cap`, resizing the queues) is a face's business and has no name here.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -397,10 +402,10 @@ impl Engine {
             State::Reset => Some(Psn::new(0)),
             _ => modify.set.has(attribute).then(|| Psn::new(psn)),
         };
-        if let Some(psn) = given(AttributeMask::SQ_PSN, modify.sq_psn) {
+        if let Some(psn) = given(A::SQ_PSN, modify.sq_psn) {
             self.set_send_psn(qpn, psn);
         }
-        if let Some(psn) = given(AttributeMask::RQ_PSN, modify.rq_psn) {
+        if let Some(psn) = given(A::RQ_PSN, modify.rq_psn) {
             self.set_expected_psn(qpn, psn, opcode::SEND_ONLY);
         }
         Ok(())
@@ -422,18 +427,18 @@ impl Engine {
 
 fn check(qp: &Qp, modify: &Modify) -> Result<Transition, ModifyError> {
     let from = qp.state();
-    let to = if modify.set.has(AttributeMask::STATE) { modify.state } else { from };
+    let to = if modify.set.has(A::STATE) { modify.state } else { from };
     let step = Transition { qp_type: QpType::of(qp.attributes().service, qp.qpn()), from, to };
     let (required, optional) = step.attributes().ok_or(ModifyError::NoTransition(step))?;
     let missing = required.without(modify.set);
     if !missing.is_empty() {
         return Err(ModifyError::Missing(step, missing));
     }
-    let not_taken = modify.set.without(required | optional | AttributeMask::STATE);
+    let not_taken = modify.set.without(required | optional | A::STATE);
     if !not_taken.is_empty() {
         return Err(ModifyError::NotTaken(step, not_taken));
     }
-    if modify.set.has(AttributeMask::CUR_STATE) && modify.cur_state != from {
+    if modify.set.has(A::CUR_STATE) && modify.cur_state != from {
         return Err(ModifyError::OtherState { cur_state: modify.cur_state, state: from });
     }
     // Chosen for rule M-05: both ways out of any state stay open.
@@ -446,7 +451,6 @@ fn check(qp: &Qp, modify: &Modify) -> Result<Transition, ModifyError> {
 
 /// Rule M-02.
 fn check_values(attributes: &Attributes, modify: &Modify) -> Result<(), ModifyError> {
-    use AttributeMask as A;
     let depth = u32::from(attributes.policy.max_rd_atomic_depth);
     let mtu = attributes.policy.max_path_mtu as u32;
     let port = u32::from(PORT);
@@ -479,7 +483,6 @@ fn check_values(attributes: &Attributes, modify: &Modify) -> Result<(), ModifyEr
 
 /// Writes what is set; PSNs and the state have other homes.
 fn apply(modify: &Modify, step: &Transition, attributes: &mut Attributes) {
-    use AttributeMask as A;
     let set = modify.set;
     put(set.has(A::ACCESS_FLAGS), modify.access_flags, &mut attributes.remote_access);
     put(set.has(A::PKEY_INDEX), modify.pkey, &mut attributes.pkey);
@@ -532,11 +535,7 @@ const fn row(
     Row { types, from, to, required, optional }
 }
 
-use AttributeMask as A;
-use QpType::{Gsi, Raw, Rc, Uc, Ud};
-use State::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
-
-/// What an established connection or datagram queue pair may change at any time.
+/// What may change at any time once sends may be posted.
 const UD_ANY: A = A::of([A::CUR_STATE, A::QKEY]);
 const UC_ANY: A = A::of([A::CUR_STATE, A::ACCESS_FLAGS, A::ALT_PATH, A::PATH_MIG_STATE]);
 const RC_ANY: A = A::of([UC_ANY, A::MIN_RNR_TIMER]);
@@ -595,3 +594,21 @@ const TABLE: &[Row] = &[
     row(&[Ud, Gsi], &[Sqe], Rts, A::NONE, UD_ANY),
     row(&[Raw], &[Sqe], Rts, A::NONE, A::NONE),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m_01_no_transition_stands_in_two_rows() {
+        for (i, row) in TABLE.iter().enumerate() {
+            assert!((row.required.0 & row.optional.0) == 0, "row {i}");
+            for other in &TABLE[..i] {
+                let common = other.to == row.to
+                    && row.from.iter().any(|from| other.from.contains(from))
+                    && row.types.iter().any(|of| other.types.contains(of));
+                assert!(!common, "row {i}");
+            }
+        }
+    }
+}

@@ -332,7 +332,6 @@ fn flush(qp: &mut Qp, face: &mut impl Face) {
     while qp.requester.head != qp.requester.tail {
         let _ = complete_head(qp, Status::Flushed, None, face);
     }
-    // Unreliable queue pairs go on from here (SQE to RTS).
     qp.requester.cursor = qp.requester.tail;
     qp.requester.cursor_packet = 0;
     qp.requester.deadline = Nanos::NEVER;
@@ -651,8 +650,12 @@ fn check(work: &Work, attributes: &Attributes) -> Option<(Status, Reason)> {
         Service::RawFrame => work.opcode == W::RawFrame,
     };
     let limit = attributes.policy.max_message_len.min(MESSAGE_LEN_MAX);
+    let waits_for_data = matches!(work.opcode, W::Read | W::CompareSwap | W::FetchAdd);
     if !legal {
         Some((Status::LocalQpOperation, Reason::WorkOpcodeIllegal))
+    } else if waits_for_data && attributes.max_rd_atomic == 0 {
+        // It would wait for ever.
+        Some((Status::LocalQpOperation, Reason::TooManyReads))
     } else if work.length > limit {
         Some((Status::LocalLength, Reason::MessageTooLong))
     } else if matches!(work.opcode, W::CompareSwap | W::FetchAdd) && work.length != 8 {

@@ -7,3 +7,4 @@ mod exchange;
 mod harness;
 mod states;
 mod stories;
+mod transitions;
