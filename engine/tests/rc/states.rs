@@ -291,34 +291,46 @@ fn m_05_while_draining_error_and_reset_are_open() {
     }
 }
 
-/// Answers kept for duplicates outlive a change of their number.
+fn add_one(pair: &mut Pair, times: usize) {
+    for _ in 0..times {
+        let local = receive(0x6000, 8);
+        pair.ends[0].post(Work { local, swap_or_add: 1, ..remote(WorkOpcode::FetchAdd, 8) });
+    }
+    pair.run();
+}
+
+/// Answers kept for duplicates outlive a change of their number: the newest, and the oldest of them
+/// give way first.
 #[test]
 fn m_05_the_responders_depth_changes_in_sqd() {
-    for (depth, answered) in [(1, [false, true]), (2, [true, true]), (40, [true, true])] {
+    for (depth, more, answered) in [
+        (1, 0, [false, true]),
+        (2, 0, [true, true]),
+        (2, 1, [false, true]),
+        (3, 2, [false, true]),
+        (40, 38, [true, true]),
+        (40, 39, [false, true]),
+    ] {
         let mut pair = Pair::new(Setup::default());
         pair.region();
-        pair.ends[1].face.memory[0x2000..0x2008].copy_from_slice(&40u64.to_le_bytes());
-        for _ in 0..2 {
-            let local = receive(0x6000, 8);
-            pair.ends[0].post(Work { local, swap_or_add: 1, ..remote(WorkOpcode::FetchAdd, 8) });
-        }
-        pair.run();
+        add_one(&mut pair, 2);
         let end = &mut pair.ends[1];
         go(end, State::Sqd).unwrap();
         let set = A::MAX_DEST_RD_ATOMIC;
         modify(end, &Modify { set, max_dest_rd_atomic: depth, ..Modify::default() }).unwrap();
+        add_one(&mut pair, more);
+        // The headers of the first two, as they arrived.
         let mut atomic = [0; 28];
-        atomic[6] = 0x20;
-        atomic[11] = 7;
-        atomic[19] = 1;
+        (atomic[6], atomic[11], atomic[19]) = (0x20, 7, 1);
         for (i, answered) in answered.into_iter().enumerate() {
             let psn = Psn::new(0x100 + i as u32);
             let duplicate = frame(&pair, 1, opcode::FETCH_ADD, psn, &atomic);
             let refused = pair.inject(1, &duplicate);
             let expected = (!answered).then_some(Reason::DuplicateNotReplayable);
-            assert_eq!(refused, expected, "depth {depth}, atomic {i}");
+            assert_eq!(refused, expected, "depth {depth}, {more} more, atomic {i}");
         }
-        assert_eq!(pair.ends[1].face.memory[0x2000..0x2008], 42u64.to_le_bytes());
+        let sum = 2 + more as u64;
+        assert_eq!(pair.ends[1].face.memory[0x2000..0x2008], sum.to_le_bytes());
     }
 }
 
