@@ -5,6 +5,7 @@
 mod adversary;
 mod exchange;
 mod harness;
+mod limits;
 mod states;
 mod stories;
 mod transitions;
