@@ -286,23 +286,25 @@ impl Engine {
         Some(&mut qp.attributes)
     }
 
-    /// Moves a queue pair to a state. RESET forgets everything but attributes; entering RTS makes
-    /// room for work in flight; ERROR flushes through `face`.
+    /// Moves a queue pair to a state, whatever it was. RESET forgets everything but attributes;
+    /// entering RTS makes room for work in flight; ERROR flushes through `face`.
+    /// [`Engine::modify_qp`] obeys the rules of verbs.
     pub fn set_state(&mut self, qpn: Qpn, state: State, face: &mut impl Face) {
         let Some(slot) = self.slot(qpn) else { return };
         let qp = &mut self.qps[slot];
+        let from = qp.state;
         match state {
             State::Reset => {
                 qp.requester.reset();
                 qp.responder.reset();
                 qp.state = State::Reset;
             }
-            State::Error if qp.state != State::Error => {
+            State::Error if from != State::Error => {
                 requester::enter_error(qp, Reason::QpFatal, false, face);
             }
             _ => qp.state = state,
         }
-        if state == State::Sqd {
+        if state == State::Sqd && from != State::Sqd {
             requester::drain(qp, face);
         }
         if state.accepts_requests() {
@@ -310,6 +312,7 @@ impl Engine {
         }
         if matches!(state, State::Rts) {
             qp.requester.prepare(qp.attributes.max_in_flight);
+            qp.requester.resume();
         }
         self.settle(slot);
     }
@@ -666,25 +669,28 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     if !attributes.enabled {
         return Err(Reason::QpNotReady);
     }
-    if packet.row.operation == Operation::Cnp || attributes.service == Service::RawFrame {
-        return Ok(());
-    }
+    // Chosen for rule V-07: a CNP is noted in the states that execute requests.
+    let any_service =
+        packet.row.operation == Operation::Cnp || attributes.service == Service::RawFrame;
     let fits = match attributes.service {
         Service::Rc => packet.row.transport == Transport::Rc,
         Service::Uc => packet.row.transport == Transport::Uc,
         Service::Ud => packet.row.transport == Transport::Ud,
         Service::RawFrame => true,
     };
-    if !fits {
+    if !fits && !any_service {
         return Err(Reason::ServiceMismatch);
     }
-    let accepts = if packet.row.operation.is_response() {
+    let accepts = if packet.row.operation.is_response() && !any_service {
         qp.state.accepts_responses()
     } else {
         qp.state.accepts_requests()
     };
     if !accepts {
         return Err(if qp.state == State::Error { Reason::QpFatal } else { Reason::QpNotReady });
+    }
+    if any_service {
+        return Ok(());
     }
     if attributes.policy.check_source
         && attributes.service != Service::Ud

@@ -19,6 +19,7 @@ mod credits;
 mod datagram;
 mod engine;
 mod face;
+mod modify;
 mod numbers;
 pub mod packet;
 mod qp;
@@ -33,6 +34,7 @@ pub use face::{
     Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Status,
     Work, WorkOpcode,
 };
+pub use modify::{AttributeMask, Modify, ModifyError, PathMigState, QpQuery, QpType, Transition};
 pub use numbers::{Nanos, Psn, Qpn, RKey, ack_timeout_ns, rnr_timer_ns};
 pub use qp::{AckMode, Attributes, Path, PathMtu, Policy, Qp, RemoteAccess, Service, State};
 pub use reason::{REASON_ROWS, Reason, ReasonRow};

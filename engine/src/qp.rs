@@ -3,6 +3,7 @@
 //!
 //! Knows no bytes but its header template, and no device.
 
+use core::fmt;
 use core::net::IpAddr;
 
 use crate::counters::Counters;
@@ -48,6 +49,10 @@ pub enum State {
 }
 
 impl State {
+    /// All seven, in the order of `ibv_qp_state`.
+    pub const ALL: [Self; 7] =
+        [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Error];
+
     /// Whether requests of the peer are executed (rule V-07).
     #[must_use]
     pub const fn accepts_requests(self) -> bool {
@@ -58,6 +63,20 @@ impl State {
     #[must_use]
     pub const fn accepts_responses(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Error => "ERR",
+        })
     }
 }
 
@@ -200,6 +219,10 @@ pub struct Policy {
     pub strict_pad: bool,
     /// Exhausting the retry counter fails the queue pair; otherwise it goes on trying.
     pub retry_exhaustion_fatal: bool,
+    /// Largest path MTU of the port (rule M-02).
+    pub max_path_mtu: PathMtu,
+    /// Largest depth of READs and atomics, both ways (rule M-02).
+    pub max_rd_atomic_depth: u8,
 }
 
 impl Default for Policy {
@@ -216,12 +239,14 @@ impl Default for Policy {
             check_pkey: true,
             strict_pad: false,
             retry_exhaustion_fatal: true,
+            max_path_mtu: PathMtu::M4096,
+            max_rd_atomic_depth: 128,
         }
     }
 }
 
 /// The InfiniBand attributes of a queue pair, as verbs name them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Transport service.
     pub service: Service,
@@ -253,6 +278,8 @@ pub struct Attributes {
     pub max_dest_rd_atomic: u8,
     /// Work requests in flight at most; the ring for them is allocated when sending is enabled.
     pub max_in_flight: u16,
+    /// Announce when everything that was started before SQD has ended.
+    pub sqd_async_notify: bool,
     /// The device's limits and habits.
     pub policy: Policy,
 }
@@ -275,6 +302,7 @@ impl Default for Attributes {
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
             max_in_flight: 128,
+            sqd_async_notify: true,
             policy: Policy::default(),
         }
     }
@@ -335,6 +363,12 @@ impl Qp {
     #[must_use]
     pub const fn attributes(&self) -> &Attributes {
         &self.attributes
+    }
+
+    /// Whether it is in SQD and something that was started has not ended (`sq_draining`).
+    #[must_use]
+    pub fn send_queue_draining(&self) -> bool {
+        self.state == State::Sqd && self.requester.draining()
     }
 
     /// Its counters.

@@ -93,7 +93,7 @@ pub struct Requester {
     waiting_rnr: bool,
     implied_nak_seen: bool,
     request_ack: bool,
-    /// SQD was entered and its event has not been given.
+    /// SQD was entered and what had been started has not ended.
     draining: bool,
     credits: Limit,
 }
@@ -170,6 +170,10 @@ impl Requester {
         self.next_psn.since(self.unacknowledged) - self.read_response_psns
     }
 
+    pub(crate) const fn draining(&self) -> bool {
+        self.draining
+    }
+
     pub(crate) const fn next_psn(&self) -> Psn {
         self.next_psn
     }
@@ -213,6 +217,11 @@ impl Requester {
 
     pub(crate) fn kick(&mut self) {
         self.stalled = false;
+        self.may_send = true;
+    }
+
+    /// RTS was entered: work may have been posted meanwhile.
+    pub(crate) fn resume(&mut self) {
         self.may_send = true;
     }
 
@@ -278,13 +287,15 @@ pub(crate) fn drain(qp: &mut Qp, face: &mut impl Face) {
     drained_if_due(qp, face);
 }
 
-/// Tells software once that everything that was started has ended.
+/// Notes that everything that was started has ended, and tells software if it wants to know.
 fn drained_if_due(qp: &mut Qp, face: &mut impl Face) {
     let requester = &mut qp.requester;
     let idle = requester.next_psn == requester.unacknowledged && requester.cursor_packet == 0;
     if requester.draining && qp.state == State::Sqd && idle {
         requester.draining = false;
-        face.event(Event::SendQueueDrained(qp.qpn));
+        if qp.attributes.sqd_async_notify {
+            face.event(Event::SendQueueDrained(qp.qpn));
+        }
     }
 }
 
@@ -323,6 +334,8 @@ fn flush(qp: &mut Qp, face: &mut impl Face) {
     while qp.requester.head != qp.requester.tail {
         let _ = complete_head(qp, Status::Flushed, None, face);
     }
+    qp.requester.cursor = qp.requester.tail;
+    qp.requester.cursor_packet = 0;
     qp.requester.deadline = Nanos::NEVER;
     qp.requester.waiting_rnr = false;
     qp.requester.unacknowledged = qp.requester.next_psn;
@@ -373,7 +386,12 @@ pub(crate) fn poll(
     room: &mut Room<'_>,
     face: &mut impl Face,
 ) -> Option<Train> {
-    if !qp.state.accepts_responses() || !qp.requester.active() {
+    if !qp.state.accepts_responses() {
+        // Rung or kicked in a state that sends nothing; entering RTS looks again.
+        qp.requester.may_send = false;
+        return None;
+    }
+    if !qp.requester.active() {
         return None;
     }
     match qp.attributes.service {
@@ -479,8 +497,7 @@ fn poll_datagram(
     room: &mut Room<'_>,
     face: &mut impl Face,
 ) -> Option<Train> {
-    if qp.requester.cursor == qp.requester.tail && (qp.state == State::Sqd || !take_work(qp, face))
-    {
+    if qp.requester.cursor == qp.requester.tail && !take_work(qp, face) {
         qp.requester.may_send = false;
         return None;
     }
@@ -591,11 +608,12 @@ fn has_credit(requester: &Requester, entry: &InFlight) -> bool {
     !entry.takes_receive() || requester.credits.allows(requester.ssn + 1)
 }
 
-/// Takes the next work request into the ring. `false`: there is none, or no room.
+/// Takes the next work request into the ring. `false`: there is none, no room, or nothing new may
+/// start (rule M-05).
 #[inline(always)]
 fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
     let requester = &mut qp.requester;
-    if requester.in_flight() as usize >= requester.ring.len() {
+    if qp.state == State::Sqd || requester.in_flight() as usize >= requester.ring.len() {
         return false;
     }
     let index = requester.next_index;
@@ -639,8 +657,12 @@ fn check(work: &Work, attributes: &Attributes) -> Option<(Status, Reason)> {
         Service::RawFrame => work.opcode == W::RawFrame,
     };
     let limit = attributes.policy.max_message_len.min(MESSAGE_LEN_MAX);
+    let waits_for_data = matches!(work.opcode, W::Read | W::CompareSwap | W::FetchAdd);
     if !legal {
         Some((Status::LocalQpOperation, Reason::WorkOpcodeIllegal))
+    } else if waits_for_data && attributes.max_rd_atomic == 0 {
+        // It would wait for ever.
+        Some((Status::LocalQpOperation, Reason::TooManyReads))
     } else if work.length > limit {
         Some((Status::LocalLength, Reason::MessageTooLong))
     } else if matches!(work.opcode, W::CompareSwap | W::FetchAdd) && work.length != 8 {
@@ -719,6 +741,10 @@ fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
 
 /// Sends a frame that software built, adding only the ICRC. Complete once it is in the room.
 fn poll_raw(qp: &mut Qp, room: &mut Room<'_>, face: &mut impl Face) -> Option<Train> {
+    if qp.state == State::Sqd {
+        qp.requester.may_send = false;
+        return None;
+    }
     let index = qp.requester.next_index;
     let (work, failed) = match face.work(qp.qpn, index) {
         Fetch::Empty => {

@@ -174,11 +174,19 @@ impl Responder {
         *self = Self { resources, expected_psn, last_opcode, ..Self::default() };
     }
 
-    /// Makes room for `depth` READs and atomics. Does nothing while any are kept.
+    /// Makes room for `depth` READs and atomics; the newest that are kept stay.
     pub(crate) fn prepare(&mut self, depth: u8) {
-        if self.resources_end == 0 && self.resources.len() != usize::from(depth) {
-            self.resources = vec![Resource::VACANT; usize::from(depth)].into_boxed_slice();
+        if self.resources.len() == usize::from(depth) {
+            return;
         }
+        let mut resources = vec![Resource::VACANT; usize::from(depth)].into_boxed_slice();
+        let newest_first = self.slots().rev().map(|slot| self.resources[slot]);
+        for (to, kept) in resources.iter_mut().rev().zip(newest_first) {
+            *to = kept;
+        }
+        self.owed = resources.iter().flatten().filter(|kept| kept.owed()).count() as u32;
+        self.resources = resources;
+        self.resources_end = depth.into();
     }
 
     pub(crate) fn kick(&mut self) {
@@ -227,7 +235,7 @@ impl Responder {
     }
 
     /// Slots of the kept resources, oldest first.
-    fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+    fn slots(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
         let depth = self.resources.len() as u32;
         let end = self.resources_end;
         (1..=depth).rev().map(move |back| (end.wrapping_sub(back) % depth) as usize)
@@ -376,12 +384,16 @@ fn reliable(
 fn unreliable(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Reason> {
     let psn = packet.bth.psn();
     let in_sequence = psn == qp.responder.expected_psn;
+    let starts = packet.row.position.starts();
     if !in_sequence {
         qp.counters.count(Counter::OutOfSequence);
+    }
+    // Rule U-02: a message also ends unfinished where the peer gave it up and starts another.
+    if !in_sequence || starts {
         qp.responder.abandon();
     }
     qp.responder.expected_psn = psn.plus(1);
-    if !in_sequence && !packet.row.position.starts() {
+    if !in_sequence && !starts {
         return Err(Reason::PsnResync);
     }
     let refused = match execute(qp, packet, face) {

@@ -447,6 +447,8 @@ impl Ernic {
             check_pkey: false,
             strict_pad: false,
             retry_exhaustion_fatal: advanced & RETRY_NOT_FATAL == 0,
+            max_path_mtu: PathMtu::M4096,
+            max_rd_atomic_depth: READS_MAX,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use softrnic_engine::{Qpn, Reason, Service, State};
+use softrnic_engine::{ModifyError, Qpn, Reason, Service, State};
 
 use super::cq::Cq;
 use super::region::{LKey, Pd};
@@ -53,6 +53,8 @@ pub enum Error {
     LocalWriteMissing,
     /// The native face does not offer this transport service.
     ServiceUnsupported(Service),
+    /// An attribute or a transition of the queue pair was refused.
+    Modify(ModifyError),
     /// The queue pair's state does not allow the call.
     WrongState {
         /// Which queue pair.
@@ -108,6 +110,7 @@ impl Error {
             Self::OutOfRange { .. } | Self::ServiceUnsupported(_) => Reason::VerbsAttribute,
             Self::NotMemory(_) => Reason::DmaAddress,
             Self::LocalWriteMissing => Reason::AccessRights,
+            Self::Modify(error) => error.reason(),
             Self::WrongState { .. } => Reason::QpNotReady,
             Self::QueueFull { .. } => Reason::WorkQueueFull,
             Self::TooManySges { .. } => Reason::WorkSges,
@@ -146,6 +149,7 @@ impl fmt::Display for Error {
             Self::ServiceUnsupported(service) => {
                 write!(f, "transport service {service:?} is not offered; use Rc")
             }
+            Self::Modify(error) => error.fmt(f),
             Self::WrongState { qpn, state } => {
                 write!(f, "queue pair {qpn} is in {state:?}, which does not allow this")
             }

@@ -64,6 +64,7 @@
 mod cq;
 mod error;
 mod face;
+mod modify;
 mod qp;
 mod queue;
 mod region;

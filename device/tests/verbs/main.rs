@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy knows test functions only, not what they share")]
 
 mod face;
+mod modify;
 mod refusals;
 mod stories;
 mod world;

@@ -6,4 +6,6 @@ mod adversary;
 mod exchange;
 mod harness;
 mod limits;
+mod states;
 mod stories;
+mod transitions;

@@ -1,0 +1,51 @@
+//! Modify and query, attribute by attribute: the engine's table over this face's rings.
+//!
+//! Which attributes a transition needs is the engine's to know.
+
+use softrnic_engine::{Modify, QpQuery, Qpn, State};
+
+use super::Verbs;
+use super::error::Error;
+use crate::memory::Memory;
+use crate::nic::{Device, Nic};
+
+impl<M: Memory> Nic<Verbs, M> {
+    /// Changes attributes and state of a queue pair (`ibv_modify_qp`). RESET also empties its
+    /// queues and drops its completions.
+    ///
+    /// # Errors
+    /// It is unknown, or the transition does not exist, lacks an attribute, does not take one, or
+    /// has one out of range; nothing was changed.
+    pub fn modify_qp(&mut self, qpn: Qpn, modify: &Modify) -> Result<(), Error> {
+        let Self { engine, device, memory } = self;
+        if let Err(error) = engine.modify_qp(qpn, modify, &mut device.view(memory)) {
+            engine.count_refused(error.reason());
+            return Err(Error::Modify(error));
+        }
+        match engine.qp(qpn).map(softrnic_engine::Qp::state) {
+            Some(State::Reset) => device.reset(qpn),
+            // The engine makes its ring on the way to RTS.
+            Some(State::Init) => {
+                let depth = device.qps.get(qpn).map_or(0, |qp| qp.send.depth());
+                if let Some(attributes) = engine.attributes_mut(qpn) {
+                    // Each message is at least one packet.
+                    let in_flight = depth.min(attributes.policy.window_packets);
+                    attributes.max_in_flight = u16::try_from(in_flight).unwrap_or(u16::MAX);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was set, and the live PSNs (`ibv_query_qp`).
+    ///
+    /// # Errors
+    /// It is unknown.
+    pub fn query_qp(&mut self, qpn: Qpn) -> Result<QpQuery, Error> {
+        self.engine.query_qp(qpn).ok_or_else(|| {
+            self.engine.count_refused(Error::UnknownQp(qpn).reason());
+            Error::UnknownQp(qpn)
+        })
+    }
+}
