@@ -3,6 +3,8 @@
 #![allow(clippy::expect_used, reason = "clippy knows only functions marked #[test] as tests")]
 
 mod adversary;
+mod borders;
 mod exchange;
 mod harness;
+mod script;
 mod stories;
