@@ -144,7 +144,8 @@ pub struct Engine {
     ready: VecDeque<u32>,
     timers: Timers,
     refused: [u64; Reason::COUNT],
-    retired: Counters,
+    /// What no queue pair has: its own rows, and those of destroyed queue pairs.
+    counters: Counters,
     groups: Groups,
 }
 
@@ -177,7 +178,7 @@ impl Engine {
             ready: VecDeque::with_capacity(slots),
             timers,
             refused: [0; Reason::COUNT],
-            retired: Counters::default(),
+            counters: Counters::default(),
             groups: Groups::default(),
         }
     }
@@ -207,10 +208,11 @@ impl Engine {
         &self.refused
     }
 
-    /// Per-QP counters summed up, destroyed queue pairs included.
+    /// The device's counters: those of all queue pairs summed up, destroyed ones included, and
+    /// those that no queue pair can have.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let mut sum = self.retired.clone();
+        let mut sum = self.counters.clone();
         self.qps().for_each(|qp| sum.add(&qp.counters));
         sum
     }
@@ -273,7 +275,7 @@ impl Engine {
             face.event(Event::MulticastLeave(group));
         }
         let qp = &mut self.qps[slot];
-        self.retired.add(&qp.counters);
+        self.counters.add(&qp.counters);
         // Entries of the ready list and the timers are recognised as stale by what they find.
         let (queued, timer_position) = (qp.queued, qp.timer_position);
         *qp = Qp { queued, timer_position, ..Qp::vacant() };
@@ -406,6 +408,9 @@ impl Engine {
         let verdict = self.judge(now, frame, rx, face);
         if let Some(reason) = verdict.refused {
             self.refused[reason as usize] += 1;
+            if reason == Reason::Icrc {
+                self.counters.count(Counter::IcrcErrors);
+            }
         }
         verdict
     }
