@@ -861,11 +861,9 @@ fn acknowledge(
                     Reason::RemoteInvalidRequest,
                     Counter::ReqRemoteInvalidRequest,
                 ),
-                nak_code::REMOTE_ACCESS => (
-                    Status::RemoteAccess,
-                    Reason::RemoteAccess,
-                    Counter::ReqRemoteAccessErrors,
-                ),
+                nak_code::REMOTE_ACCESS => {
+                    (Status::RemoteAccess, Reason::RemoteAccess, Counter::ReqRemoteAccessErrors)
+                }
                 nak_code::REMOTE_OPERATIONAL => (
                     Status::RemoteOperation,
                     Reason::RemoteOperational,

@@ -4,6 +4,7 @@
 
 mod adversary;
 mod borders;
+mod counters;
 mod exchange;
 mod harness;
 mod script;
