@@ -11,6 +11,7 @@ use crate::counters::{Counter, Counters};
 use crate::datagram::Groups;
 use crate::face::{Event, Face};
 use crate::numbers::{Nanos, Psn, Qpn};
+use crate::packet::icrc::Icrc;
 use crate::packet::opcode::Transport;
 use crate::packet::{Network, Operation, Packet, parse};
 use crate::qp::{Attributes, Qp, Service, State};
@@ -147,6 +148,7 @@ pub struct Engine {
     /// What no queue pair has: its own rows, and those of destroyed queue pairs.
     counters: Counters,
     groups: Groups,
+    icrc: Icrc,
 }
 
 /// BTH.DestQP of multicast datagrams.
@@ -180,6 +182,7 @@ impl Engine {
             refused: [0; Reason::COUNT],
             counters: Counters::default(),
             groups: Groups::default(),
+            icrc: Icrc::default(),
         }
     }
 
@@ -232,9 +235,8 @@ impl Engine {
                 return Some(queued);
             }
             // The deadline has moved since it was queued.
-            let mut positions = TimerPositions(&mut self.qps);
-            self.timers.pop(&mut positions);
-            self.timers.schedule(slot, deadline, &mut positions);
+            self.pop_timer(slot);
+            self.settle(slot as usize);
         }
         None
     }
@@ -263,8 +265,8 @@ impl Engine {
             self.grow();
         }
         let slot = self.slot_index(qpn);
-        let timer_position = self.qps[slot].timer_position;
-        self.qps[slot] = Qp { qpn, exists: true, attributes, timer_position, ..Qp::vacant() };
+        let vacant = self.vacate(slot);
+        self.qps[slot] = Qp { qpn, exists: true, attributes, ..vacant };
         Ok(())
     }
 
@@ -274,11 +276,8 @@ impl Engine {
         for group in self.groups.forget(qpn) {
             face.event(Event::MulticastLeave(group));
         }
-        let qp = &mut self.qps[slot];
-        self.counters.add(&qp.counters);
-        // Entries of the ready list and the timers are recognised as stale by what they find.
-        let (queued, timer_position) = (qp.queued, qp.timer_position);
-        *qp = Qp { queued, timer_position, ..Qp::vacant() };
+        self.counters.add(&self.qps[slot].counters);
+        self.qps[slot] = self.vacate(slot);
     }
 
     /// A queue pair's attributes, to change. Unknown numbers give `None`.
@@ -415,6 +414,7 @@ impl Engine {
         verdict
     }
 
+    #[inline(always)]
     fn judge(&mut self, now: Nanos, frame: &[u8], rx: Rx, face: &mut impl Face) -> Verdict {
         let packet = match parse(frame) {
             Ok(packet) => packet,
@@ -436,6 +436,7 @@ impl Engine {
         verdict
     }
 
+    #[inline(always)]
     fn deliver(
         &mut self,
         now: Nanos,
@@ -479,6 +480,7 @@ impl Engine {
         result
     }
 
+    #[inline(always)]
     fn deliver_to(
         &mut self,
         slot: usize,
@@ -513,12 +515,14 @@ impl Engine {
     }
 
     /// Checks that need no queue pair (rule V-01).
-    fn check_port(&self, packet: &Packet<'_>, rx: Rx) -> Result<(), Reason> {
+    #[inline(always)]
+    fn check_port(&mut self, packet: &Packet<'_>, rx: Rx) -> Result<(), Reason> {
         if !self.port.enabled {
             return Err(Reason::QpNotReady);
         }
-        let mac = packet.dest_mac();
-        if mac != self.port.mac && mac != multicast_mac(packet.dest_ip()) {
+        let multicast = packet.bth.dest_qpn() == MULTICAST_QPN;
+        let mac = if multicast { multicast_mac(packet.dest_ip()) } else { self.port.mac };
+        if packet.dest_mac() != mac {
             return Err(Reason::DestinationMac);
         }
         if packet.network == Network::Grh {
@@ -527,19 +531,15 @@ impl Engine {
         if self.port.require_dont_fragment && !packet.dont_fragment() {
             return Err(Reason::Ipv4DontFragmentClear);
         }
-        if !rx.icrc_verified && !packet.icrc_valid() {
+        if !rx.icrc_verified && !packet.icrc_valid_by(&mut self.icrc) {
             return Err(Reason::Icrc);
         }
-        let ip = packet.dest_ip();
-        let ours = match ip {
-            IpAddr::V4(ip) => ip == self.port.ipv4,
-            IpAddr::V6(ip) => ip == self.port.ipv6,
+        let ours = match packet.network {
+            Network::Ipv4 => packet.goes_to(self.port.ipv4.into()),
+            Network::Ipv6 | Network::Grh => packet.goes_to(self.port.ipv6.into()),
         };
-        if ours || (ip.is_multicast() && packet.bth.dest_qpn() == MULTICAST_QPN) {
-            Ok(())
-        } else {
-            Err(Reason::DestinationIp)
-        }
+        // A multicast MAC address was made from a multicast group.
+        if ours || multicast { Ok(()) } else { Err(Reason::DestinationIp) }
     }
 
     /// Runs everything whose time has come.
@@ -548,7 +548,7 @@ impl Engine {
             if queued > now {
                 break;
             }
-            self.timers.pop(&mut TimerPositions(&mut self.qps));
+            self.pop_timer(slot);
             let qp = &mut self.qps[slot as usize];
             if qp.exists {
                 responder::handle_timeout(qp, now);
@@ -609,8 +609,21 @@ impl Engine {
         (qp.exists && qp.qpn == qpn).then_some(slot)
     }
 
+    /// A vacant queue pair for a slot that may still be on the ready list and the timers: its
+    /// entries there are recognised as stale by what they find.
+    fn vacate(&self, slot: usize) -> Qp {
+        let Qp { queued, timer_position, queued_deadline, .. } = self.qps[slot];
+        Qp { queued, timer_position, queued_deadline, ..Qp::vacant() }
+    }
+
+    /// Takes the first timer entry, which is `slot`'s.
+    fn pop_timer(&mut self, slot: u32) {
+        self.qps[slot as usize].queued_deadline = Nanos::NEVER;
+        self.timers.pop(&mut TimerPositions(&mut self.qps));
+    }
+
     /// Puts a queue pair on the ready list and the timers, as its state now asks for.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, slot: usize) {
         let qp = &mut self.qps[slot];
         if !qp.queued && qp.exists && qp.wants_to_send() {
@@ -618,7 +631,8 @@ impl Engine {
             self.ready.push_back(slot as u32);
         }
         let deadline = qp.deadline();
-        if deadline != Nanos::NEVER {
+        if deadline < qp.queued_deadline {
+            qp.queued_deadline = deadline;
             self.timers.schedule(slot as u32, deadline, &mut TimerPositions(&mut self.qps));
         }
     }
@@ -635,6 +649,7 @@ impl Engine {
         for mut qp in old.into_iter().filter(|qp| qp.exists) {
             qp.queued = false;
             qp.timer_position = NOT_QUEUED;
+            qp.queued_deadline = Nanos::NEVER;
             let slot = self.slot_index(qp.qpn);
             self.qps[slot] = qp;
         }
@@ -650,6 +665,7 @@ impl Engine {
 }
 
 /// Checks between finding the queue pair and looking at the PSN (rule V-01).
+#[inline(always)]
 fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     let attributes = &qp.attributes;
     if !attributes.enabled {
@@ -677,7 +693,7 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     }
     if attributes.policy.check_source
         && attributes.service != Service::Ud
-        && packet.source_ip() != attributes.path.dest_ip
+        && !packet.comes_from(attributes.path.dest_ip)
     {
         return Err(Reason::SourceAddress);
     }

@@ -220,6 +220,7 @@ impl Requester {
         number as usize & (self.ring.len() - 1)
     }
 
+    #[inline(always)]
     fn entry(&self, number: u32) -> Option<&InFlight> {
         if number == self.tail {
             return None;
@@ -245,6 +246,7 @@ impl Requester {
 
     /// The oldest unacknowledged PSN has moved (rules ): counters start again, so does the
     /// timer, and acknowledged packets are not sent again.
+    #[inline(always)]
     fn progress(&mut self, now: Nanos, ack_timeout: u8) {
         self.retries_used = 0;
         self.rnr_retries_used = 0;
@@ -363,6 +365,7 @@ struct Plan {
 }
 
 /// Writes the next request packet.
+#[inline(always)]
 pub(crate) fn poll(
     qp: &mut Qp,
     now: Nanos,
@@ -432,6 +435,7 @@ impl Unsent {
 
 /// Writes the planned packet of the entry at the cursor; returns its length and where the payload
 /// starts.
+#[inline(always)]
 fn write_packet(
     qp: &Qp,
     plan: &Plan,
@@ -509,6 +513,7 @@ fn poll_datagram(
 }
 
 /// Decides what is sent next; takes new work where everything taken is sent. `None`: nothing now.
+#[inline(always)]
 fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
     if qp.requester.cursor == qp.requester.tail && !take_work(qp, face) {
         return None;
@@ -587,6 +592,7 @@ fn has_credit(requester: &Requester, entry: &InFlight) -> bool {
 }
 
 /// Takes the next work request into the ring. `false`: there is none, or no room.
+#[inline(always)]
 fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
     let requester = &mut qp.requester;
     if requester.in_flight() as usize >= requester.ring.len() {
@@ -623,6 +629,7 @@ fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
 }
 
 /// What a work request may not be on this queue pair.
+#[inline(always)]
 fn check(work: &Work, attributes: &Attributes) -> Option<(Status, Reason)> {
     use WorkOpcode as W;
     let legal = match attributes.service {
@@ -672,6 +679,7 @@ fn write_extensions(plan: &Plan, work: &Work, out: &mut [u8]) {
 }
 
 /// A packet has left: cursor, PSN, window and timer follow.
+#[inline(always)]
 fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
     let requester = &mut qp.requester;
     requester.request_ack = false;
@@ -885,6 +893,7 @@ fn acknowledge(
 /// # Errors
 /// An unanswered READ or atomic stands before `to`: its answers were lost (rule Q-23). What comes
 /// before it is complete; it will be asked for again.
+#[inline(always)]
 fn advance(qp: &mut Qp, now: Nanos, to: Psn, face: &mut impl Face) -> Result<(), Reason> {
     let before = qp.requester.unacknowledged;
     let mut reached = true;
@@ -1056,6 +1065,7 @@ fn retry(qp: &mut Qp, face: &mut impl Face) {
 ///
 /// # Errors
 /// The completion queue is full; the queue pair is in the error state then.
+#[inline(always)]
 fn complete_head(
     qp: &mut Qp,
     status: Status,

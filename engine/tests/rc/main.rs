@@ -7,5 +7,6 @@ mod borders;
 mod counters;
 mod exchange;
 mod harness;
+mod limits;
 mod script;
 mod stories;
