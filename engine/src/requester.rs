@@ -1039,6 +1039,10 @@ pub(crate) fn handle_timeout(qp: &mut Qp, now: Nanos, face: &mut impl Face) {
     if requester.waiting_rnr {
         requester.waiting_rnr = false;
         requester.may_send = true;
+    } else if !qp.attributes.enabled {
+        // It may not send again now, so that nothing is learned from the silence.
+        let timeout_ns = ack_timeout_ns(qp.attributes.ack_timeout);
+        requester.deadline = timeout_ns.map_or(Nanos::NEVER, |ns| now.after(ns));
     } else if requester.next_psn != requester.unacknowledged {
         requester.request_ack = true;
         qp.counters.count(Counter::LocalAckTimeoutErr);
