@@ -27,7 +27,7 @@ command -v valgrind >/dev/null || { echo "callgrind.sh: valgrind is not installe
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-cargo bench -q -p softrnic-host --bench throughput --no-run --message-format=json >"$scratch/build"
+cargo bench -q -p softrnic --bench throughput --no-run --message-format=json >"$scratch/build"
 bench=$(sed -n 's/.*"executable":"\([^"]*throughput[^"]*\)".*/\1/p' "$scratch/build" | tail -n 1)
 [ -x "$bench" ] || { echo "callgrind.sh: cargo built no throughput bench" >&2; exit 2; }
 

@@ -167,6 +167,17 @@ fn s_30_a_second_gap_raises_a_second_nak() {
 }
 
 #[test]
+fn s_30_a_gap_raises_one_nak_however_much_follows() {
+    let mut pair = Pair::new(Setup::default());
+    pair.region();
+    let ahead = |psn| request(1, opcode::WRITE_ONLY, psn, 256);
+    assert_eq!(pair.inject(1, &ahead(0x101)), Some(Reason::PsnAhead));
+    assert!(pair.next_frame(1).is_some(), "the NAK");
+    assert_eq!(pair.inject(1, &ahead(0x102)), Some(Reason::PsnAhead));
+    assert_eq!(pair.next_frame(1), None);
+}
+
+#[test]
 fn s_51_as_many_reads_as_the_depth_and_not_one_more() {
     let mut pair = Pair::new(setup(|a| a.max_dest_rd_atomic = 2));
     pair.region();
@@ -199,6 +210,21 @@ fn s_44_a_write_carries_what_it_announced() {
         let verdict = pair.inject(1, &request(1, opcode::WRITE_ONLY, 0x100, payload));
         assert_eq!(verdict, refused.then_some(Reason::PayloadLength));
         assert_eq!(pair.ends[1].face.memory[0x2000], if refused { 0 } else { 0x5A });
+    }
+}
+
+#[test]
+fn s_44_the_packets_of_a_write_add_up_to_what_it_announced() {
+    for (payload, refused) in [(243, true), (244, false), (245, true)] {
+        let mut pair = Pair::new(setup(|a| a.path_mtu = PathMtu::M256));
+        pair.region();
+        let bth = BthFields { psn: Psn::new(0x100), ..BthFields::default() };
+        let first = frame(1, opcode::WRITE_FIRST, bth, &region_header(0x2000, 500), 256);
+        assert_eq!(pair.inject(1, &first), None);
+        let verdict = pair.inject(1, &request(1, opcode::WRITE_LAST, 0x101, payload));
+        assert_eq!(verdict, refused.then_some(Reason::PayloadLength), "{payload}");
+        let written = pair.ends[1].face.memory[0x2000 + 256];
+        assert_eq!(written, if refused { 0 } else { 0x5A });
     }
 }
 
