@@ -1,6 +1,8 @@
-//! Per-QP counters, one row each, under the names that rdma tools print.
+//! Counters per queue pair and per device, one row each, under the names that people grep for: those
+//! of mlx5 and rxe as `rdma statistic` and sysfs show them, mlx4's (`sq_num_...`) where these have none.
 //!
-//! A row gives name and sentence; nothing here counts by itself.
+//! A row gives name and sentence; nothing here counts by itself. Not among them: what this NIC does
+//! not do (`roce_slow_restart`, `roce_adp_retrans`), and flushed receives, which the faces keep.
 
 use core::ops::{Index, IndexMut};
 
@@ -44,15 +46,25 @@ counters! {
     RetransmittedPackets "retransmitted_pkts" "Packets sent again."
     RnrNakReceived "rnr_nak_retry_err" "RNR NAKs received."
     OutOfBuffer "out_of_buffer" "Messages refused because no receive buffer was posted."
+    RnrNakSent "send_rnr_err" "RNR NAKs sent."
+    RetryExceeded "req_transport_retries_exceeded" "Work requests that used up the retry count."
+    RnrRetryExceeded "req_rnr_retries_exceeded" "Work requests that used up the RNR retry count."
     ReqCqeError "req_cqe_error" "Work requests that completed in error."
     ReqCqeFlushError "req_cqe_flush_error" "Work requests that were flushed."
     RespCqeError "resp_cqe_error" "Receives that completed in error."
+    RespLocalLengthError "resp_local_length_error" "SEND messages longer than their receive buffer."
     ReqRemoteInvalidRequest "req_remote_invalid_request" "NAK invalid request received."
     ReqRemoteAccessErrors "req_remote_access_errors" "NAK remote access error received."
+    ReqRemoteOperation "sq_num_roe" "NAK remote operational error received."
+    ReqBadResponse "sq_num_bre" "Responses that did not fit their request."
+    ReqLocalProtection "sq_num_lpe" "Work requests whose own memory could not be had."
+    ReqLocalLength "sq_num_lle" "Work requests with a length that is not allowed."
+    ReqLocalQpOperation "sq_num_lqpoe" "Work requests that the queue pair cannot execute."
     RespRemoteAccessErrors "resp_remote_access_errors" "NAK remote access error sent."
     RespInvalidRequest "resp_invalid_request" "NAK invalid request sent."
     RespLocalOperation "resp_local_operation_err" "NAK remote operational error sent."
     CnpHandled "rp_cnp_handled" "CNPs received."
+    IcrcErrors "rx_icrc_encapsulated" "Packets with a wrong ICRC. Device only: no QP number in them is to be believed."
     EcnMarked "np_ecn_marked_roce_packets" "Packets received with the CE mark."
 }
 

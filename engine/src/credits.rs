@@ -78,6 +78,6 @@ mod tests {
         limit.learn(0x00FF_FFFF, 2);
         assert!(limit.allows(0x00FF_FFFF) && limit.allows(2) && !limit.allows(3), "it wraps");
         limit.learn(5, NOT_VALID);
-        assert!(limit.allows(1000));
+        assert!(limit.allows(1000) && limit.allows(0x0070_0000), "no number of credits at all");
     }
 }

@@ -145,7 +145,8 @@ pub struct Engine {
     ready: VecDeque<u32>,
     timers: Timers,
     refused: [u64; Reason::COUNT],
-    retired: Counters,
+    /// What no queue pair has: its own rows, and those of destroyed queue pairs.
+    counters: Counters,
     groups: Groups,
     icrc: Icrc,
 }
@@ -179,7 +180,7 @@ impl Engine {
             ready: VecDeque::with_capacity(slots),
             timers,
             refused: [0; Reason::COUNT],
-            retired: Counters::default(),
+            counters: Counters::default(),
             groups: Groups::default(),
             icrc: Icrc::default(),
         }
@@ -210,10 +211,11 @@ impl Engine {
         &self.refused
     }
 
-    /// Per-QP counters summed up, destroyed queue pairs included.
+    /// The device's counters: those of all queue pairs summed up, destroyed ones included, and
+    /// those that no queue pair can have.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let mut sum = self.retired.clone();
+        let mut sum = self.counters.clone();
         self.qps().for_each(|qp| sum.add(&qp.counters));
         sum
     }
@@ -274,7 +276,7 @@ impl Engine {
         for group in self.groups.forget(qpn) {
             face.event(Event::MulticastLeave(group));
         }
-        self.retired.add(&self.qps[slot].counters);
+        self.counters.add(&self.qps[slot].counters);
         self.qps[slot] = self.vacate(slot);
     }
 
@@ -408,6 +410,9 @@ impl Engine {
         let verdict = self.judge(now, frame, rx, face);
         if let Some(reason) = verdict.refused {
             self.refused[reason as usize] += 1;
+            if reason == Reason::Icrc {
+                self.counters.count(Counter::IcrcErrors);
+            }
         }
         verdict
     }

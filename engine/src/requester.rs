@@ -772,7 +772,7 @@ fn poll_raw(qp: &mut Qp, room: &mut Room<'_>, face: &mut impl Face) -> Option<Tr
     face.acknowledged(qp.qpn, index);
     let completed = face.complete(qp.qpn, Completion { kind, status, reason });
     if let Some(reason) = reason.or(completed.err()) {
-        qp.counters.count(Counter::ReqCqeError);
+        count_failed(qp, status);
         enter_error(qp, reason, false, face);
     }
     train
@@ -893,22 +893,20 @@ fn acknowledge(
                 nak_code::INVALID_REQUEST => (
                     Status::RemoteInvalidRequest,
                     Reason::RemoteInvalidRequest,
-                    Some(Counter::ReqRemoteInvalidRequest),
+                    Counter::ReqRemoteInvalidRequest,
                 ),
-                nak_code::REMOTE_ACCESS => (
-                    Status::RemoteAccess,
-                    Reason::RemoteAccess,
-                    Some(Counter::ReqRemoteAccessErrors),
-                ),
-                nak_code::REMOTE_OPERATIONAL => {
-                    (Status::RemoteOperation, Reason::RemoteOperational, None)
+                nak_code::REMOTE_ACCESS => {
+                    (Status::RemoteAccess, Reason::RemoteAccess, Counter::ReqRemoteAccessErrors)
                 }
+                nak_code::REMOTE_OPERATIONAL => (
+                    Status::RemoteOperation,
+                    Reason::RemoteOperational,
+                    Counter::ReqRemoteOperation,
+                ),
                 _ => return Err(Reason::ResponseReserved),
             };
             advance(qp, now, psn, face)?;
-            if let Some(counter) = counter {
-                qp.counters.count(counter);
-            }
+            qp.counters.count(counter);
             fail_head(qp, status, reason, face);
             Ok(())
         }
@@ -1113,7 +1111,7 @@ fn complete_head(
     match status {
         Status::Success => face.acknowledged(qp.qpn, entry.index),
         Status::Flushed => qp.counters.count(Counter::ReqCqeFlushError),
-        _ => qp.counters.count(Counter::ReqCqeError),
+        _ => count_failed(qp, status),
     }
     let kind = CompletionKind::Work {
         index: entry.index,
@@ -1125,6 +1123,25 @@ fn complete_head(
         enter_error(qp, reason, false, face);
     }
     completed
+}
+
+fn count_failed(qp: &mut Qp, status: Status) {
+    qp.counters.count(Counter::ReqCqeError);
+    let of_status = match status {
+        Status::LocalLength => Counter::ReqLocalLength,
+        Status::LocalQpOperation => Counter::ReqLocalQpOperation,
+        Status::LocalProtection => Counter::ReqLocalProtection,
+        Status::BadResponse => Counter::ReqBadResponse,
+        Status::RetryExceeded => Counter::RetryExceeded,
+        Status::RnrRetryExceeded => Counter::RnrRetryExceeded,
+        // Success: the completion found no room. NAKs are counted as they arrive.
+        Status::Success
+        | Status::Flushed
+        | Status::RemoteInvalidRequest
+        | Status::RemoteAccess
+        | Status::RemoteOperation => return,
+    };
+    qp.counters.count(of_status);
 }
 
 /// The oldest entry ends with an error, and so does the queue pair.

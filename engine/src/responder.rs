@@ -829,6 +829,9 @@ fn complete_receive(
 fn fail_receive(qp: &mut Qp, status: Status, reason: Reason, face: &mut impl Face) {
     let Some(place) = qp.responder.message.receive.take() else { return };
     qp.counters.count(Counter::RespCqeError);
+    if status == Status::LocalLength {
+        qp.counters.count(Counter::RespLocalLengthError);
+    }
     let kind = CompletionKind::Receive {
         place: Some(place),
         length: 0,
@@ -876,6 +879,9 @@ pub(crate) fn poll(
     let frame = room.bytes.get_mut(..len)?;
     put_aeth(&mut frame[at..at + 4], syndrome, msn);
     template.finish(frame, row, 0, bth);
+    if matches!(answer.syndrome, Syndrome::Rnr(_)) {
+        qp.counters.count(Counter::RnrNakSent);
+    }
     Some(Train {
         len,
         header: len as u16,

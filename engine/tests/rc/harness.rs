@@ -322,6 +322,14 @@ impl Pair {
         self.flying.push_back(Flying { at: self.now.after(LATENCY_NS), to: 1 - from, frame });
     }
 
+    /// The next frame that an end wants to send; it arrives nowhere.
+    pub fn next_frame(&mut self, from: usize) -> Option<Vec<u8>> {
+        let end = &mut self.ends[from];
+        let mut room = Room { bytes: &mut self.room, segments: 1, source_port: None };
+        let train = end.engine.poll_transmit(self.now, &mut room, &mut end.face)?;
+        Some(self.room[..train.len].to_vec())
+    }
+
     /// A frame from nowhere for `to`.
     pub fn inject(&mut self, to: usize, frame: &[u8]) -> Option<Reason> {
         let end = &mut self.ends[to];

@@ -3,9 +3,12 @@
 #![allow(clippy::expect_used, reason = "clippy knows only functions marked #[test] as tests")]
 
 mod adversary;
+mod borders;
+mod counters;
 mod exchange;
 mod harness;
 mod limits;
+mod script;
 mod states;
 mod stories;
 mod transitions;

@@ -8,19 +8,19 @@ use softrnic_engine::{
 
 use crate::harness::{Fate, Pair, Setup};
 
-fn send(length: u32) -> Work {
+pub(crate) fn send(length: u32) -> Work {
     Work { length, local: Place { token: 0, base: 0, length }, ..Work::default() }
 }
 
-fn remote(opcode: WorkOpcode, length: u32) -> Work {
+pub(crate) fn remote(opcode: WorkOpcode, length: u32) -> Work {
     Work { opcode, remote_va: 0x2000, rkey: RKey(7), ..send(length) }
 }
 
-fn receive(base: u64, length: u32) -> Place {
+pub(crate) fn receive(base: u64, length: u32) -> Place {
     Place { token: 0, base, length }
 }
 
-fn pattern(pair: &mut Pair, end: usize) {
+pub(crate) fn pattern(pair: &mut Pair, end: usize) {
     for (i, byte) in pair.ends[end].face.memory.iter_mut().enumerate() {
         *byte = (i * 7 + i / 251 + end) as u8;
     }
