@@ -54,6 +54,7 @@ counters! {
     RespLocalOperation "resp_local_operation_err" "NAK remote operational error sent."
     CnpHandled "rp_cnp_handled" "CNPs received."
     EcnMarked "np_ecn_marked_roce_packets" "Packets received with the CE mark."
+    CnpSent "np_cnp_sent" "CNPs sent."
 }
 
 /// One value for each row.

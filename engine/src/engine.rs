@@ -3,16 +3,19 @@
 //! It joins the parts and decides nothing about the protocol: what a packet means is decided in
 //! `responder` and `requester`. It must not know any device.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::congestion::{CNP_PRIORITY, Dcqcn, NotificationPoint, ReactionPoint};
 use crate::counters::{Counter, Counters};
 use crate::datagram::Groups;
 use crate::face::{Event, Face};
+use crate::flow_control::{Pauses, Pfc};
 use crate::numbers::{Nanos, Psn, Qpn};
 use crate::packet::opcode::Transport;
-use crate::packet::{Network, Operation, Packet, parse};
+use crate::packet::{Network, Operation, Packet, flow_control, opcode, parse};
 use crate::qp::{Attributes, Qp, Service, State};
 use crate::reason::Reason;
 use crate::timer::{NOT_QUEUED, Positions, Timers};
@@ -46,6 +49,16 @@ pub struct Port {
     pub vlan_tci: Option<u16>,
     /// IPv4 packets must have flags 010 (ERNIC).
     pub require_dont_fragment: bool,
+    /// Priority flow control; `None`: flow control frames are refused.
+    pub pfc: Option<Pfc>,
+}
+
+impl Port {
+    /// The tag of a frame with this 802.1p priority; `None` leaves the port's own.
+    pub(crate) fn tag(&self, priority: Option<u8>) -> Option<u16> {
+        let tci = self.vlan_tci?;
+        Some(priority.map_or(tci, |priority| tci & 0x1FFF | u16::from(priority) << 13))
+    }
 }
 
 impl Default for Port {
@@ -57,6 +70,7 @@ impl Default for Port {
             ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
             vlan_tci: None,
             require_dont_fragment: false,
+            pfc: None,
         }
     }
 }
@@ -73,6 +87,8 @@ pub struct Rx {
 pub struct Verdict {
     /// Why it was refused, or noted without being executed; `None` if it was executed.
     pub refused: Option<Reason>,
+    /// It was a PFC frame, and was obeyed: no RoCE packet at all.
+    pub flow_control: bool,
     /// It was a duplicate request: executed before, answered again.
     pub duplicate: bool,
     /// BTH.OpCode, where it could be read.
@@ -91,6 +107,7 @@ impl Verdict {
     pub(crate) const fn refused(reason: Reason) -> Self {
         Self {
             refused: Some(reason),
+            flow_control: false,
             duplicate: false,
             opcode: None,
             qpn: Qpn::new(0),
@@ -142,6 +159,9 @@ pub struct Engine {
     /// Power-of-two table; a QPN's slot is its low bits, and the number is compared in full.
     qps: Vec<Qp>,
     ready: VecDeque<u32>,
+    /// Were on the ready list when their priority was found paused; still marked as queued.
+    held: VecDeque<u32>,
+    pauses: Pauses,
     timers: Timers,
     refused: [u64; Reason::COUNT],
     retired: Counters,
@@ -175,6 +195,8 @@ impl Engine {
             port,
             qps: (0..slots).map(|_| Qp::vacant()).collect(),
             ready: VecDeque::with_capacity(slots),
+            held: VecDeque::new(),
+            pauses: Pauses::default(),
             timers,
             refused: [0; Reason::COUNT],
             retired: Counters::default(),
@@ -207,6 +229,18 @@ impl Engine {
         &self.refused
     }
 
+    /// PFC pauses and resumptions that were obeyed, by priority.
+    #[must_use]
+    pub const fn pauses_obeyed(&self) -> &[u64; 8] {
+        self.pauses.obeyed()
+    }
+
+    /// Priorities that are paused now: bit n is priority n.
+    #[must_use]
+    pub const fn paused_priorities(&self) -> u8 {
+        self.pauses.paused()
+    }
+
     /// Per-QP counters summed up, destroyed queue pairs included.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -224,6 +258,15 @@ impl Engine {
 
     /// When [`Engine::handle_timeout`] should be called next.
     pub fn next_deadline(&mut self) -> Option<Nanos> {
+        let of_qps = self.next_qp_deadline();
+        if self.pauses.paused() == 0 {
+            return of_qps;
+        }
+        let end = Some(self.pauses.deadline()).filter(|&end| end != Nanos::NEVER);
+        of_qps.into_iter().chain(end).min()
+    }
+
+    fn next_qp_deadline(&mut self) -> Option<Nanos> {
         while let Some((queued, slot)) = self.timers.first() {
             let deadline = self.qps[slot as usize].deadline();
             if deadline == queued {
@@ -242,6 +285,13 @@ impl Engine {
 impl Engine {
     /// Changes the port.
     pub fn set_port(&mut self, port: Port) {
+        if port.pfc != self.port.pfc {
+            self.pauses.end();
+        }
+        self.release();
+        if port.pfc.is_some() {
+            self.held.reserve(self.qps.len());
+        }
         self.port = port;
         self.qps.iter_mut().for_each(|qp| qp.template_valid = false);
     }
@@ -282,9 +332,29 @@ impl Engine {
     /// A queue pair's attributes, to change. Unknown numbers give `None`.
     pub fn attributes_mut(&mut self, qpn: Qpn) -> Option<&mut Attributes> {
         let slot = self.slot(qpn)?;
+        // Its priority may change.
+        self.release();
         let qp = &mut self.qps[slot];
         qp.template_valid = false;
         Some(&mut qp.attributes)
+    }
+
+    /// Gives a queue pair DCQCN congestion control, from its start, or takes it away. Requests,
+    /// retransmissions and READ responses are then held back to its rate (rule C-20).
+    ///
+    /// # Errors
+    /// No such queue pair, or a parameter is out of its range; nothing has changed.
+    pub fn set_congestion_control(
+        &mut self,
+        qpn: Qpn,
+        parameters: Option<Dcqcn>,
+    ) -> Result<(), Reason> {
+        let slot = self.slot(qpn).ok_or(Reason::QpUnknown)?;
+        let reaction = parameters.map(ReactionPoint::new).transpose()?;
+        self.qps[slot].reaction = reaction.map(Box::new);
+        self.qps[slot].paced_until = Nanos::NEVER;
+        self.settle(slot);
+        Ok(())
     }
 
     /// Moves a queue pair to a state. RESET forgets everything but attributes; entering RTS makes
@@ -296,6 +366,11 @@ impl Engine {
             State::Reset => {
                 qp.requester.reset();
                 qp.responder.reset();
+                qp.notification = NotificationPoint::default();
+                qp.paced_until = Nanos::NEVER;
+                if let Some(reaction) = &mut qp.reaction {
+                    reaction.reset();
+                }
                 qp.state = State::Reset;
             }
             State::Error if qp.state != State::Error => {
@@ -413,10 +488,12 @@ impl Engine {
     fn judge(&mut self, now: Nanos, frame: &[u8], rx: Rx, face: &mut impl Face) -> Verdict {
         let packet = match parse(frame) {
             Ok(packet) => packet,
+            Err(Reason::FlowControl) => return self.obey(now, frame),
             Err(reason) => return Verdict::refused(reason),
         };
         let mut verdict = Verdict {
             refused: None,
+            flow_control: false,
             duplicate: false,
             opcode: Some(packet.bth.opcode),
             qpn: packet.bth.dest_qpn(),
@@ -426,6 +503,24 @@ impl Engine {
         };
         match self.deliver(now, &packet, rx, face, &mut verdict) {
             Ok(()) => {}
+            Err(reason) => verdict.refused = Some(reason),
+        }
+        verdict
+    }
+
+    /// A flow control frame (rules F-60 to F-62).
+    fn obey(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        let Some(pfc) = self.port.pfc.filter(|_| self.port.enabled) else {
+            return Verdict::refused(Reason::FlowControl);
+        };
+        let mut verdict = Verdict::refused(Reason::FlowControl);
+        match flow_control::parse(frame) {
+            Ok(frame) if self.pauses.obey(now, &frame.what, pfc) => {
+                verdict.refused = None;
+                verdict.flow_control = true;
+                self.release();
+            }
+            Ok(_) => {}
             Err(reason) => verdict.refused = Some(reason),
         }
         verdict
@@ -487,11 +582,20 @@ impl Engine {
         if verdict.congestion_experienced && packet.row.operation != Operation::Cnp {
             qp.counters.count(Counter::EcnMarked);
             face.event(Event::CongestionMarked(qp.qpn));
+            // Chosen for rule C-05: whatever is marked counts, READ responses and acknowledgements too.
+            if let Some(interval_ns) = qp.attributes.policy.cnp_interval_ns
+                && matches!(qp.attributes.service, Service::Rc | Service::Uc)
+            {
+                qp.notification.marked(now, packet.bth.pkey.get(), interval_ns);
+            }
         }
         let result = match packet.row.operation {
             // Rule F-51.
             Operation::Cnp => {
                 qp.counters.count(Counter::CnpHandled);
+                if let Some(reaction) = &mut qp.reaction {
+                    reaction.notified(now);
+                }
                 face.event(Event::CongestionNotified(qp.qpn));
                 Err(Reason::CongestionNotification)
             }
@@ -539,6 +643,10 @@ impl Engine {
 
     /// Runs everything whose time has come.
     pub fn handle_timeout(&mut self, now: Nanos, face: &mut impl Face) {
+        if self.pauses.paused() != 0 && self.pauses.deadline() <= now {
+            self.pauses.expire(now);
+            self.release();
+        }
         while let Some((queued, slot)) = self.timers.first() {
             if queued > now {
                 break;
@@ -546,6 +654,9 @@ impl Engine {
             self.timers.pop(&mut TimerPositions(&mut self.qps));
             let qp = &mut self.qps[slot as usize];
             if qp.exists {
+                if qp.paced_until <= now {
+                    qp.paced_until = Nanos::NEVER;
+                }
                 responder::handle_timeout(qp, now);
                 requester::handle_timeout(qp, now, face);
             }
@@ -574,13 +685,16 @@ impl Engine {
             if !qp.exists || !qp.attributes.enabled {
                 continue;
             }
-            let sent = responder::poll(qp, &self.port, room, face)
-                .or_else(|| requester::poll(qp, now, &self.port, room, face));
+            let sent = poll_qp(qp, now, &self.port, self.pauses.paused(), room, face);
             if let Some(train) = &sent {
                 qp.counters.count(Counter::SentPackets);
                 if train.retransmission {
                     qp.counters.count(Counter::RetransmittedPackets);
                 }
+            }
+            if sent.is_none() && self.pauses.paused() != 0 && qp.wants_to_send() {
+                qp.queued = true;
+                self.held.push_back(slot as u32);
             }
             self.settle(slot);
             if sent.is_some() {
@@ -618,14 +732,23 @@ impl Engine {
         }
     }
 
+    /// What waited for the end of a pause is looked at again.
+    fn release(&mut self) {
+        self.ready.append(&mut self.held);
+    }
+
     /// Doubles the table. Slots move, so the ready list and the timers are made again.
     fn grow(&mut self) {
+        self.release();
         let old = core::mem::take(&mut self.qps);
         let waiting: Vec<Qpn> = self.ready.iter().map(|&slot| old[slot as usize].qpn).collect();
         self.ready.clear();
         self.timers.clear();
         self.qps = (0..old.len() * 2).map(|_| Qp::vacant()).collect();
         self.ready.reserve(self.qps.len());
+        if self.port.pfc.is_some() {
+            self.held.reserve(self.qps.len());
+        }
         self.timers.reserve(self.qps.len());
         for mut qp in old.into_iter().filter(|qp| qp.exists) {
             qp.queued = false;
@@ -644,21 +767,83 @@ impl Engine {
     }
 }
 
+/// Writes a queue pair's next frame. `paused`: bit n is priority n.
+#[inline]
+fn poll_qp(
+    qp: &mut Qp,
+    now: Nanos,
+    port: &Port,
+    paused: u8,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Option<Train> {
+    if qp.notification.owes() && paused & 1 << CNP_PRIORITY == 0 {
+        let sent = NotificationPoint::poll(qp, port, room);
+        if sent.is_some() {
+            qp.counters.count(Counter::CnpSent);
+            return sent;
+        }
+    }
+    if paused != 0 && paused & 1 << qp.priority(port) != 0 {
+        return None;
+    }
+    if qp.reaction.is_some() {
+        return poll_paced(qp, now, port, room, face);
+    }
+    responder::poll(qp, port, room, face).or_else(|| requester::poll(qp, now, port, room, face))
+}
+
+/// The same for a queue pair with congestion control: what is not an acknowledgement waits for its
+/// rate, in order (rule C-20).
+fn poll_paced(
+    qp: &mut Qp,
+    now: Nanos,
+    port: &Port,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Option<Train> {
+    let reaction = qp.reaction.as_mut()?;
+    let limited = reaction.limited();
+    qp.paced_until = reaction.wait_until(now).unwrap_or(Nanos::NEVER);
+    if qp.paced_until != Nanos::NEVER {
+        let acknowledges = qp.responder.answers_owed() == 0;
+        return if acknowledges { responder::poll(qp, port, room, face) } else { None };
+    }
+    let sent = match responder::poll(qp, port, room, face) {
+        Some(train) => train,
+        None => {
+            let train = requester::poll(qp, now, port, room, face)?;
+            if limited {
+                qp.requester.sent_late(now, qp.attributes.ack_timeout);
+            }
+            train
+        }
+    };
+    if sent.opcode != opcode::ACKNOWLEDGE
+        && let Some(reaction) = &mut qp.reaction
+    {
+        reaction.sent(now, sent.len as u32);
+    }
+    Some(sent)
+}
+
 /// Checks between finding the queue pair and looking at the PSN (rule V-01).
 fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     let attributes = &qp.attributes;
     if !attributes.enabled {
         return Err(Reason::QpNotReady);
     }
-    if packet.row.operation == Operation::Cnp || attributes.service == Service::RawFrame {
+    if attributes.service == Service::RawFrame {
         return Ok(());
     }
-    let fits = match attributes.service {
-        Service::Rc => packet.row.transport == Transport::Rc,
-        Service::Uc => packet.row.transport == Transport::Uc,
-        Service::Ud => packet.row.transport == Transport::Ud,
-        Service::RawFrame => true,
-    };
+    // A CNP is of no service, but must come from the peer as everything else.
+    let fits = packet.row.operation == Operation::Cnp
+        || match attributes.service {
+            Service::Rc => packet.row.transport == Transport::Rc,
+            Service::Uc => packet.row.transport == Transport::Uc,
+            Service::Ud => packet.row.transport == Transport::Ud,
+            Service::RawFrame => true,
+        };
     if !fits {
         return Err(Reason::ServiceMismatch);
     }

@@ -14,11 +14,13 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod congestion;
 mod counters;
 mod credits;
 mod datagram;
 mod engine;
 mod face;
+mod flow_control;
 mod numbers;
 pub mod packet;
 mod qp;
@@ -33,6 +35,7 @@ pub use face::{
     Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Status,
     Work, WorkOpcode,
 };
+pub use flow_control::Pfc;
 pub use numbers::{Nanos, Psn, Qpn, RKey, ack_timeout_ns, rnr_timer_ns};
 pub use qp::{AckMode, Attributes, Path, PathMtu, Policy, Qp, RemoteAccess, Service, State};
 pub use reason::{REASON_ROWS, Reason, ReasonRow};

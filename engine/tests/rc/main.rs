@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, reason = "clippy knows only functions marked #[test] as tests")]
 
 mod adversary;
+mod congestion;
 mod exchange;
 mod harness;
 mod stories;
