@@ -6,11 +6,13 @@
 //! says when the next packet may leave. Timers are not kept: what they would have done is worked
 //! out when the state is next looked at.
 
-use crate::engine::{Port, Room, Train};
+use crate::face::Face;
 use crate::numbers::Nanos;
 use crate::packet::{BthFields, Template, opcode};
+use crate::port::{Port, Room, Train};
 use crate::qp::Qp;
 use crate::reason::Reason;
+use crate::{requester, responder};
 
 /// Parameters of DCQCN ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -316,6 +318,40 @@ impl NotificationPoint {
             retransmission: false,
         })
     }
+}
+
+/// Writes the next frame of a queue pair that has congestion control: what is not an acknowledgement
+/// waits for its rate, in order (rule C-20).
+pub(crate) fn poll_paced(
+    qp: &mut Qp,
+    now: Nanos,
+    port: &Port,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Option<Train> {
+    let reaction = qp.reaction.as_mut()?;
+    let limited = reaction.limited();
+    qp.paced_until = reaction.wait_until(now).unwrap_or(Nanos::NEVER);
+    if qp.paced_until != Nanos::NEVER {
+        let acknowledges = qp.responder.answers_owed() == 0;
+        return if acknowledges { responder::poll(qp, port, room, face) } else { None };
+    }
+    let sent = match responder::poll(qp, port, room, face) {
+        Some(train) => train,
+        None => {
+            let train = requester::poll(qp, now, port, room, face)?;
+            if limited {
+                qp.requester.sent_late(now, qp.attributes.ack_timeout);
+            }
+            train
+        }
+    };
+    if sent.opcode != opcode::ACKNOWLEDGE
+        && let Some(reaction) = &mut qp.reaction
+    {
+        reaction.sent(now, sent.len as u32);
+    }
+    Some(sent)
 }
 
 /// 1.0 of an alpha.

@@ -23,6 +23,7 @@ mod face;
 mod flow_control;
 mod numbers;
 pub mod packet;
+mod port;
 mod qp;
 mod reason;
 mod requester;
@@ -30,12 +31,13 @@ mod responder;
 mod timer;
 
 pub use counters::{COUNTER_ROWS, Counter, CounterRow, Counters};
-pub use engine::{Engine, EngineConfig, Port, Room, Rx, Train, Verdict};
+pub use engine::{Engine, EngineConfig};
 pub use face::{
     Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Status,
     Work, WorkOpcode,
 };
 pub use flow_control::Pfc;
 pub use numbers::{Nanos, Psn, Qpn, RKey, ack_timeout_ns, rnr_timer_ns};
+pub use port::{Port, Room, Rx, Train, Verdict};
 pub use qp::{AckMode, Attributes, Path, PathMtu, Policy, Qp, RemoteAccess, Service, State};
 pub use reason::{REASON_ROWS, Reason, ReasonRow};

@@ -447,6 +447,8 @@ impl Ernic {
             check_pkey: false,
             strict_pad: false,
             retry_exhaustion_fatal: advanced & RETRY_NOT_FATAL == 0,
+            // Software answers marks, through QP1.
+            cnp_interval_ns: None,
         }
     }
 
