@@ -6,13 +6,12 @@
 //! says when the next packet may leave. Timers are not kept: what they would have done is worked
 //! out when the state is next looked at.
 
-use crate::face::Face;
+use crate::counters::Counter;
 use crate::numbers::Nanos;
-use crate::packet::{BthFields, Template, opcode};
+use crate::packet::{BthFields, Operation, Template, opcode};
 use crate::port::{Port, Room, Train};
 use crate::qp::Qp;
 use crate::reason::Reason;
-use crate::{requester, responder};
 
 /// Parameters of DCQCN ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -306,6 +305,7 @@ impl NotificationPoint {
         let frame = room.bytes.get_mut(..len)?;
         frame[template.len()..].fill(0);
         template.finish(frame, row, 0, BthFields { becn: true, ..BthFields::default() });
+        qp.counters.count(Counter::CnpSent);
         Some(Train {
             len,
             header: len as u16,
@@ -320,38 +320,25 @@ impl NotificationPoint {
     }
 }
 
-/// Writes the next frame of a queue pair that has congestion control: what is not an acknowledgement
-/// waits for its rate, in order (rule C-20).
-pub(crate) fn poll_paced(
-    qp: &mut Qp,
-    now: Nanos,
-    port: &Port,
-    room: &mut Room<'_>,
-    face: &mut impl Face,
-) -> Option<Train> {
-    let reaction = qp.reaction.as_mut()?;
-    let limited = reaction.limited();
+/// Whether the data of a queue pair has to wait for its rate, in order (rule C-20). If so, its
+/// deadline is set.
+pub(crate) fn must_wait(qp: &mut Qp, now: Nanos) -> bool {
+    let Some(reaction) = &mut qp.reaction else { return false };
     qp.paced_until = reaction.wait_until(now).unwrap_or(Nanos::NEVER);
-    if qp.paced_until != Nanos::NEVER {
-        let acknowledges = qp.responder.answers_owed() == 0;
-        return if acknowledges { responder::poll(qp, port, room, face) } else { None };
+    qp.paced_until != Nanos::NEVER
+}
+
+/// A packet of a queue pair that has congestion control left. Acknowledgements and CNPs are no data.
+pub(crate) fn left(qp: &mut Qp, now: Nanos, train: &Train) {
+    let operation = opcode::row(train.opcode).operation;
+    let Some(reaction) = &mut qp.reaction else { return };
+    if matches!(operation, Operation::Acknowledge | Operation::Cnp) {
+        return;
     }
-    let sent = match responder::poll(qp, port, room, face) {
-        Some(train) => train,
-        None => {
-            let train = requester::poll(qp, now, port, room, face)?;
-            if limited {
-                qp.requester.sent_late(now, qp.attributes.ack_timeout);
-            }
-            train
-        }
-    };
-    if sent.opcode != opcode::ACKNOWLEDGE
-        && let Some(reaction) = &mut qp.reaction
-    {
-        reaction.sent(now, sent.len as u32);
+    if reaction.limited() && !operation.is_response() {
+        qp.requester.sent_late(now, qp.attributes.ack_timeout);
     }
-    Some(sent)
+    reaction.sent(now, train.len as u32);
 }
 
 /// 1.0 of an alpha.

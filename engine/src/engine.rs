@@ -569,14 +569,29 @@ impl Engine {
             if !qp.exists || !qp.attributes.enabled {
                 continue;
             }
-            let sent = poll_qp(qp, now, &self.port, self.pauses.paused(), room, face);
+            let paused = self.pauses.paused();
+            let plain = paused == 0 && !qp.notification.owes() && qp.reaction.is_none();
+            let turn = if plain { Turn::Anything } else { turn(qp, now, &self.port, paused) };
+            let mut sent = match turn {
+                Turn::Anything | Turn::Acknowledgement => {
+                    responder::poll(qp, &self.port, room, face)
+                }
+                Turn::Notification => NotificationPoint::poll(qp, &self.port, room),
+                Turn::Nothing => None,
+            };
+            if sent.is_none() && turn == Turn::Anything {
+                sent = requester::poll(qp, now, &self.port, room, face);
+            }
             if let Some(train) = &sent {
                 qp.counters.count(Counter::SentPackets);
                 if train.retransmission {
                     qp.counters.count(Counter::RetransmittedPackets);
                 }
+                if qp.reaction.is_some() {
+                    congestion::left(qp, now, train);
+                }
             }
-            if sent.is_none() && self.pauses.paused() != 0 && qp.wants_to_send() {
+            if sent.is_none() && paused != 0 && qp.wants_to_send() {
                 qp.queued = true;
                 self.held.push_back(slot as u32);
             }
@@ -651,30 +666,31 @@ impl Engine {
     }
 }
 
-/// Writes a queue pair's next frame. `paused`: bit n is priority n.
-#[inline]
-fn poll_qp(
-    qp: &mut Qp,
-    now: Nanos,
-    port: &Port,
-    paused: u8,
-    room: &mut Room<'_>,
-    face: &mut impl Face,
-) -> Option<Train> {
+/// What a queue pair may send now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Anything,
+    /// Its data waits for its rate.
+    Acknowledgement,
+    Notification,
+    /// Its priority is paused, or answers that are owed wait for its rate.
+    Nothing,
+}
+
+/// Decides for a queue pair of which the answer is not plain. `paused`: bit n is priority n.
+#[cold]
+fn turn(qp: &mut Qp, now: Nanos, port: &Port, paused: u8) -> Turn {
     if qp.notification.owes() && paused & 1 << CNP_PRIORITY == 0 {
-        let sent = NotificationPoint::poll(qp, port, room);
-        if sent.is_some() {
-            qp.counters.count(Counter::CnpSent);
-            return sent;
-        }
+        Turn::Notification
+    } else if paused & 1 << qp.priority(port) != 0 {
+        Turn::Nothing
+    } else if !congestion::must_wait(qp, now) {
+        Turn::Anything
+    } else if qp.responder.answers_owed() == 0 {
+        Turn::Acknowledgement
+    } else {
+        Turn::Nothing
     }
-    if paused != 0 && paused & 1 << qp.priority(port) != 0 {
-        return None;
-    }
-    if qp.reaction.is_some() {
-        return congestion::poll_paced(qp, now, port, room, face);
-    }
-    responder::poll(qp, port, room, face).or_else(|| requester::poll(qp, now, port, room, face))
 }
 
 /// Checks between finding the queue pair and looking at the PSN (rule V-01).
