@@ -572,16 +572,15 @@ impl Engine {
             let paused = self.pauses.paused();
             let plain = paused == 0 && !qp.notification.owes() && qp.reaction.is_none();
             let turn = if plain { Turn::Anything } else { turn(qp, now, &self.port, paused) };
-            let mut sent = match turn {
-                Turn::Anything | Turn::Acknowledgement => {
-                    responder::poll(qp, &self.port, room, face)
+            let sent = match turn {
+                Turn::Anything => responder::poll(qp, &self.port, room, face)
+                    .or_else(|| requester::poll(qp, now, &self.port, room, face)),
+                Turn::Acknowledgement => {
+                    responder::poll_acknowledgement(qp, &self.port, room, face)
                 }
                 Turn::Notification => NotificationPoint::poll(qp, &self.port, room),
                 Turn::Nothing => None,
             };
-            if sent.is_none() && turn == Turn::Anything {
-                sent = requester::poll(qp, now, &self.port, room, face);
-            }
             if let Some(train) = &sent {
                 qp.counters.count(Counter::SentPackets);
                 if train.retransmission {
