@@ -6,4 +6,5 @@ mod adversary;
 mod congestion;
 mod exchange;
 mod harness;
+mod limits;
 mod stories;
