@@ -497,7 +497,7 @@ fn mad_frame(from: u8, to: u8, mad: &[u8]) -> Vec<u8> {
     // DETH: the Q_Key of every QP1, 0x8001_0000, and source QP 1.
     frame[payload_at - 8..payload_at].copy_from_slice(&[0x80, 1, 0, 0, 0, 0, 0, 1]);
     frame[payload_at..len - 4].copy_from_slice(mad);
-    let bth = BthFields { psn: Psn::new(5), solicited: false, migrated: true, ack_request: false };
+    let bth = BthFields { psn: Psn::new(5), migrated: true, ..BthFields::default() };
     template.finish(&mut frame, row, mad.len(), bth);
     frame.truncate(len - 4);
     frame

@@ -66,6 +66,7 @@ counters! {
     CnpHandled "rp_cnp_handled" "CNPs received."
     IcrcErrors "rx_icrc_encapsulated" "Packets with a wrong ICRC. Device only: no QP number in them is to be believed."
     EcnMarked "np_ecn_marked_roce_packets" "Packets received with the CE mark."
+    CnpSent "np_cnp_sent" "CNPs sent."
 }
 
 /// One value for each row.

@@ -123,7 +123,7 @@ pub(crate) fn write(
         frame[at + at_imm - 12..at + at_imm - 8].copy_from_slice(&imm.to_be_bytes());
     }
     let bth =
-        BthFields { psn: *psn, solicited: work.solicited, migrated: true, ack_request: false };
+        BthFields { psn: *psn, solicited: work.solicited, migrated: true, ..BthFields::default() };
     template.finish(frame, row, payload_len, bth);
     Ok(Train {
         len,
@@ -143,7 +143,7 @@ fn flow(qp: &Qp, port: &Port, to: &Datagram) -> Flow {
     Flow {
         source_mac: port.mac,
         dest_mac: path.dest_mac,
-        vlan_tci: port.vlan_tci,
+        vlan_tci: port.tag(qp.attributes.path.priority),
         source_ip: match path.dest_ip {
             IpAddr::V4(_) => port.ipv4.into(),
             IpAddr::V6(_) => port.ipv6.into(),

@@ -3,21 +3,26 @@
 //! It joins the parts and decides nothing about the protocol: what a packet means is decided in
 //! `responder` and `requester`. It must not know any device.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 
+use crate::congestion::{CNP_PRIORITY, Dcqcn, NotificationPoint, ReactionPoint};
 use crate::counters::{Counter, Counters};
 use crate::datagram::Groups;
 use crate::face::{Event, Face};
+use crate::flow_control::Pauses;
 use crate::numbers::{Nanos, Psn, Qpn};
 use crate::packet::icrc::Icrc;
 use crate::packet::opcode::Transport;
-use crate::packet::{Network, Operation, Packet, parse};
+use crate::packet::{Network, Operation, Packet, flow_control, parse};
 use crate::qp::{Attributes, Qp, Service, State};
 use crate::reason::Reason;
 use crate::timer::{NOT_QUEUED, Positions, Timers};
-use crate::{requester, responder};
+use crate::{congestion, requester, responder};
+
+pub(crate) use crate::port::{Port, Room, Rx, Train, Verdict};
 
 /// How an engine is built.
 #[derive(Clone, Copy, Debug)]
@@ -32,110 +37,6 @@ impl Default for EngineConfig {
     }
 }
 
-/// The port's addresses and strictness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Frames are neither taken nor sent while this is false.
-    pub enabled: bool,
-    /// MAC address.
-    pub mac: [u8; 6],
-    /// IPv4 address.
-    pub ipv4: Ipv4Addr,
-    /// IPv6 address.
-    pub ipv6: Ipv6Addr,
-    /// Tag for every frame that leaves (as an access port's switch would add it).
-    pub vlan_tci: Option<u16>,
-    /// IPv4 packets must have flags 010 (ERNIC).
-    pub require_dont_fragment: bool,
-}
-
-impl Default for Port {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            mac: [2, 0, 0, 0, 0, 1],
-            ipv4: Ipv4Addr::new(192, 0, 2, 1),
-            ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
-            vlan_tci: None,
-            require_dont_fragment: false,
-        }
-    }
-}
-
-/// What the link knows about a frame that arrived.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rx {
-    /// The ICRC has been verified already (a link that had to solve for the IP ID, say).
-    pub icrc_verified: bool,
-}
-
-/// What became of a frame that arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Verdict {
-    /// Why it was refused, or noted without being executed; `None` if it was executed.
-    pub refused: Option<Reason>,
-    /// It was a duplicate request: executed before, answered again.
-    pub duplicate: bool,
-    /// BTH.OpCode, where it could be read.
-    pub opcode: Option<u8>,
-    /// BTH.DestQP; 0 where it could not be read.
-    pub qpn: Qpn,
-    /// BTH.PSN; 0 where it could not be read.
-    pub psn: Psn,
-    /// AETH syndrome, if the packet has one.
-    pub syndrome: Option<u8>,
-    /// The IP header carries the CE mark.
-    pub congestion_experienced: bool,
-}
-
-impl Verdict {
-    pub(crate) const fn refused(reason: Reason) -> Self {
-        Self {
-            refused: Some(reason),
-            duplicate: false,
-            opcode: None,
-            qpn: Qpn::new(0),
-            psn: Psn::new(0),
-            syndrome: None,
-            congestion_experienced: false,
-        }
-    }
-}
-
-/// Where the next frame may be written.
-#[derive(Debug)]
-pub struct Room<'a> {
-    /// The link's buffer. [`crate::packet::FRAME_LEN_MAX`] bytes hold any frame.
-    pub bytes: &'a mut [u8],
-    /// Equal packets of one queue pair that the link takes at once. One for now.
-    pub segments: u16,
-    /// The only UDP source port that the link can send from.
-    pub source_port: Option<u16>,
-}
-
-/// A frame, or several with one header, that was written into the room.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Train {
-    /// Bytes written.
-    pub len: usize,
-    /// Bytes of the header that stands before each segment.
-    pub header: u16,
-    /// Bytes of a segment after the header.
-    pub segment: u16,
-    /// Number of segments.
-    pub segments: u16,
-    /// The sender.
-    pub qpn: Qpn,
-    /// BTH.OpCode of the first packet.
-    pub opcode: u8,
-    /// BTH.PSN of the first packet.
-    pub psn: Psn,
-    /// AETH syndrome, if the packet has one.
-    pub syndrome: Option<u8>,
-    /// The packet was sent before.
-    pub retransmission: bool,
-}
-
 /// A transport engine: any number of queue pairs on one port.
 #[derive(Debug)]
 pub struct Engine {
@@ -143,6 +44,9 @@ pub struct Engine {
     /// Power-of-two table; a QPN's slot is its low bits, and the number is compared in full.
     qps: Vec<Qp>,
     ready: VecDeque<u32>,
+    /// Were on the ready list when their priority was found paused; still marked as queued.
+    held: VecDeque<u32>,
+    pauses: Pauses,
     timers: Timers,
     refused: [u64; Reason::COUNT],
     /// What no queue pair has: its own rows, and those of destroyed queue pairs.
@@ -178,6 +82,8 @@ impl Engine {
             port,
             qps: (0..slots).map(|_| Qp::vacant()).collect(),
             ready: VecDeque::with_capacity(slots),
+            held: VecDeque::new(),
+            pauses: Pauses::default(),
             timers,
             refused: [0; Reason::COUNT],
             counters: Counters::default(),
@@ -211,6 +117,18 @@ impl Engine {
         &self.refused
     }
 
+    /// PFC pauses and resumptions that were obeyed, by priority.
+    #[must_use]
+    pub const fn pauses_obeyed(&self) -> &[u64; 8] {
+        self.pauses.obeyed()
+    }
+
+    /// Priorities that are paused now: bit n is priority n.
+    #[must_use]
+    pub const fn paused_priorities(&self) -> u8 {
+        self.pauses.paused()
+    }
+
     /// The device's counters: those of all queue pairs summed up, destroyed ones included, and
     /// those that no queue pair can have.
     #[must_use]
@@ -229,6 +147,15 @@ impl Engine {
 
     /// When [`Engine::handle_timeout`] should be called next.
     pub fn next_deadline(&mut self) -> Option<Nanos> {
+        let of_qps = self.next_qp_deadline();
+        if self.pauses.paused() == 0 {
+            return of_qps;
+        }
+        let end = Some(self.pauses.deadline()).filter(|&end| end != Nanos::NEVER);
+        of_qps.into_iter().chain(end).min()
+    }
+
+    fn next_qp_deadline(&mut self) -> Option<Nanos> {
         while let Some((queued, slot)) = self.timers.first() {
             let deadline = self.qps[slot as usize].deadline();
             if deadline == queued {
@@ -246,6 +173,13 @@ impl Engine {
 impl Engine {
     /// Changes the port.
     pub fn set_port(&mut self, port: Port) {
+        if port.pfc != self.port.pfc {
+            self.pauses.end();
+        }
+        self.release();
+        if port.pfc.is_some() {
+            self.held.reserve(self.qps.len());
+        }
         self.port = port;
         self.qps.iter_mut().for_each(|qp| qp.template_valid = false);
     }
@@ -283,9 +217,29 @@ impl Engine {
     /// A queue pair's attributes, to change. Unknown numbers give `None`.
     pub fn attributes_mut(&mut self, qpn: Qpn) -> Option<&mut Attributes> {
         let slot = self.slot(qpn)?;
+        // Its priority may change.
+        self.release();
         let qp = &mut self.qps[slot];
         qp.template_valid = false;
         Some(&mut qp.attributes)
+    }
+
+    /// Gives a queue pair DCQCN congestion control, from its start, or takes it away. Requests,
+    /// retransmissions and READ responses are then held back to its rate (rule C-20).
+    ///
+    /// # Errors
+    /// No such queue pair, or a parameter is out of its range; nothing has changed.
+    pub fn set_congestion_control(
+        &mut self,
+        qpn: Qpn,
+        parameters: Option<Dcqcn>,
+    ) -> Result<(), Reason> {
+        let slot = self.slot(qpn).ok_or(Reason::QpUnknown)?;
+        let reaction = parameters.map(ReactionPoint::new).transpose()?;
+        self.qps[slot].reaction = reaction.map(Box::new);
+        self.qps[slot].paced_until = Nanos::NEVER;
+        self.settle(slot);
+        Ok(())
     }
 
     /// Moves a queue pair to a state, whatever it was. RESET forgets everything but attributes;
@@ -299,6 +253,11 @@ impl Engine {
             State::Reset => {
                 qp.requester.reset();
                 qp.responder.reset();
+                qp.notification = NotificationPoint::default();
+                qp.paced_until = Nanos::NEVER;
+                if let Some(reaction) = &mut qp.reaction {
+                    reaction.reset();
+                }
                 qp.state = State::Reset;
             }
             State::Error if from != State::Error => {
@@ -421,10 +380,12 @@ impl Engine {
     fn judge(&mut self, now: Nanos, frame: &[u8], rx: Rx, face: &mut impl Face) -> Verdict {
         let packet = match parse(frame) {
             Ok(packet) => packet,
+            Err(Reason::FlowControl) => return self.obey(now, frame),
             Err(reason) => return Verdict::refused(reason),
         };
         let mut verdict = Verdict {
             refused: None,
+            flow_control: false,
             duplicate: false,
             opcode: Some(packet.bth.opcode),
             qpn: packet.bth.dest_qpn(),
@@ -434,6 +395,24 @@ impl Engine {
         };
         match self.deliver(now, &packet, rx, face, &mut verdict) {
             Ok(()) => {}
+            Err(reason) => verdict.refused = Some(reason),
+        }
+        verdict
+    }
+
+    /// A flow control frame (rules F-60 to F-62).
+    fn obey(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        let Some(pfc) = self.port.pfc.filter(|_| self.port.enabled) else {
+            return Verdict::refused(Reason::FlowControl);
+        };
+        let mut verdict = Verdict::refused(Reason::FlowControl);
+        match flow_control::parse(frame) {
+            Ok(frame) if self.pauses.obey(now, &frame.what, pfc) => {
+                verdict.refused = None;
+                verdict.flow_control = true;
+                self.release();
+            }
+            Ok(_) => {}
             Err(reason) => verdict.refused = Some(reason),
         }
         verdict
@@ -497,11 +476,20 @@ impl Engine {
         if verdict.congestion_experienced && packet.row.operation != Operation::Cnp {
             qp.counters.count(Counter::EcnMarked);
             face.event(Event::CongestionMarked(qp.qpn));
+            // Chosen for rule C-05: whatever is marked counts, READ responses and acknowledgements too.
+            if let Some(interval_ns) = qp.attributes.policy.cnp_interval_ns
+                && matches!(qp.attributes.service, Service::Rc | Service::Uc)
+            {
+                qp.notification.marked(now, packet.bth.pkey.get(), interval_ns);
+            }
         }
         let result = match packet.row.operation {
             // Rule F-51.
             Operation::Cnp => {
                 qp.counters.count(Counter::CnpHandled);
+                if let Some(reaction) = &mut qp.reaction {
+                    reaction.notified(now);
+                }
                 face.event(Event::CongestionNotified(qp.qpn));
                 Err(Reason::CongestionNotification)
             }
@@ -547,6 +535,10 @@ impl Engine {
 
     /// Runs everything whose time has come.
     pub fn handle_timeout(&mut self, now: Nanos, face: &mut impl Face) {
+        if self.pauses.paused() != 0 && self.pauses.deadline() <= now {
+            self.pauses.expire(now);
+            self.release();
+        }
         while let Some((queued, slot)) = self.timers.first() {
             if queued > now {
                 break;
@@ -554,6 +546,9 @@ impl Engine {
             self.pop_timer(slot);
             let qp = &mut self.qps[slot as usize];
             if qp.exists {
+                if qp.paced_until <= now {
+                    qp.paced_until = Nanos::NEVER;
+                }
                 responder::handle_timeout(qp, now);
                 requester::handle_timeout(qp, now, face);
             }
@@ -582,13 +577,30 @@ impl Engine {
             if !qp.exists || !qp.attributes.enabled {
                 continue;
             }
-            let sent = responder::poll(qp, &self.port, room, face)
-                .or_else(|| requester::poll(qp, now, &self.port, room, face));
+            let paused = self.pauses.paused();
+            let plain = paused == 0 && !qp.notification.owes() && qp.reaction.is_none();
+            let turn = if plain { Turn::Anything } else { turn(qp, now, &self.port, paused) };
+            let sent = match turn {
+                Turn::Anything => responder::poll(qp, &self.port, room, face)
+                    .or_else(|| requester::poll(qp, now, &self.port, room, face)),
+                Turn::Acknowledgement => {
+                    responder::poll_acknowledgement(qp, &self.port, room, face)
+                }
+                Turn::Notification => NotificationPoint::poll(qp, &self.port, room),
+                Turn::Nothing => None,
+            };
             if let Some(train) = &sent {
                 qp.counters.count(Counter::SentPackets);
                 if train.retransmission {
                     qp.counters.count(Counter::RetransmittedPackets);
                 }
+                if qp.reaction.is_some() {
+                    congestion::left(qp, now, train);
+                }
+            }
+            if sent.is_none() && paused != 0 && qp.wants_to_send() {
+                qp.queued = true;
+                self.held.push_back(slot as u32);
             }
             self.settle(slot);
             if sent.is_some() {
@@ -640,14 +652,23 @@ impl Engine {
         }
     }
 
+    /// What waited for the end of a pause is looked at again.
+    fn release(&mut self) {
+        self.ready.append(&mut self.held);
+    }
+
     /// Doubles the table. Slots move, so the ready list and the timers are made again.
     fn grow(&mut self) {
+        self.release();
         let old = core::mem::take(&mut self.qps);
         let waiting: Vec<Qpn> = self.ready.iter().map(|&slot| old[slot as usize].qpn).collect();
         self.ready.clear();
         self.timers.clear();
         self.qps = (0..old.len() * 2).map(|_| Qp::vacant()).collect();
         self.ready.reserve(self.qps.len());
+        if self.port.pfc.is_some() {
+            self.held.reserve(self.qps.len());
+        }
         self.timers.reserve(self.qps.len());
         for mut qp in old.into_iter().filter(|qp| qp.exists) {
             qp.queued = false;
@@ -664,6 +685,33 @@ impl Engine {
         for slot in 0..self.qps.len() {
             self.settle(slot);
         }
+    }
+}
+
+/// What a queue pair may send now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Anything,
+    /// Its data waits for its rate.
+    Acknowledgement,
+    Notification,
+    /// Its priority is paused, or answers that are owed wait for its rate.
+    Nothing,
+}
+
+/// Decides for a queue pair of which the answer is not plain. `paused`: bit n is priority n.
+#[cold]
+fn turn(qp: &mut Qp, now: Nanos, port: &Port, paused: u8) -> Turn {
+    if qp.notification.owes() && paused & 1 << CNP_PRIORITY == 0 {
+        Turn::Notification
+    } else if paused & 1 << qp.priority(port) != 0 {
+        Turn::Nothing
+    } else if !congestion::must_wait(qp, now) {
+        Turn::Anything
+    } else if qp.responder.answers_owed() == 0 {
+        Turn::Acknowledgement
+    } else {
+        Turn::Nothing
     }
 }
 
@@ -694,9 +742,10 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     if !accepts {
         return Err(if qp.state == State::Error { Reason::QpFatal } else { Reason::QpNotReady });
     }
-    if any_service {
+    if attributes.service == Service::RawFrame {
         return Ok(());
     }
+    // A CNP must come from the peer, as everything else.
     if attributes.policy.check_source
         && attributes.service != Service::Ud
         && !packet.comes_from(attributes.path.dest_ip)

@@ -14,14 +14,17 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod congestion;
 mod counters;
 mod credits;
 mod datagram;
 mod engine;
 mod face;
+mod flow_control;
 mod modify;
 mod numbers;
 pub mod packet;
+mod port;
 mod qp;
 mod reason;
 mod requester;
@@ -29,12 +32,14 @@ mod responder;
 mod timer;
 
 pub use counters::{COUNTER_ROWS, Counter, CounterRow, Counters};
-pub use engine::{Engine, EngineConfig, Port, Room, Rx, Train, Verdict};
+pub use engine::{Engine, EngineConfig};
 pub use face::{
     Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Status,
     Work, WorkOpcode,
 };
+pub use flow_control::Pfc;
 pub use modify::{AttributeMask, Modify, ModifyError, PathMigState, QpQuery, QpType, Transition};
 pub use numbers::{Nanos, Psn, Qpn, RKey, ack_timeout_ns, rnr_timer_ns};
+pub use port::{Port, Room, Rx, Train, Verdict};
 pub use qp::{AckMode, Attributes, Path, PathMtu, Policy, Qp, RemoteAccess, Service, State};
 pub use reason::{REASON_ROWS, Reason, ReasonRow};

@@ -3,9 +3,11 @@
 //!
 //! Knows no bytes but its header template, and no device.
 
+use alloc::boxed::Box;
 use core::fmt;
 use core::net::IpAddr;
 
+use crate::congestion::{NotificationPoint, ReactionPoint};
 use crate::counters::Counters;
 use crate::engine::Port;
 use crate::numbers::{Nanos, Psn, Qpn};
@@ -155,6 +157,10 @@ pub struct Path {
     pub flow_label: u32,
     /// UDP source port; `None` follows rule F-05.
     pub source_port: Option<u16>,
+    /// 802.1p priority 0..=7: the PCP bits of the port's tag, and what a PFC frame pauses. `None` keeps
+    /// the PCP bits of the port's tag; 0 where it has none. Chosen: a datagram queue pair has the
+    /// priority of its own path, not of each datagram's, because its send queue stops as a whole.
+    pub priority: Option<u8>,
 }
 
 impl Default for Path {
@@ -166,6 +172,7 @@ impl Default for Path {
             hop_limit: 64,
             flow_label: 0,
             source_port: None,
+            priority: None,
         }
     }
 }
@@ -223,6 +230,9 @@ pub struct Policy {
     pub max_path_mtu: PathMtu,
     /// Largest depth of READs and atomics, both ways (rule M-02).
     pub max_rd_atomic_depth: u8,
+    /// Least time between two CNPs that answer marked packets (rule C-02); 0 for no limit. `None`: the
+    /// engine sends none, the face is told of the marks and may.
+    pub cnp_interval_ns: Option<u64>,
 }
 
 impl Default for Policy {
@@ -241,6 +251,7 @@ impl Default for Policy {
             retry_exhaustion_fatal: true,
             max_path_mtu: PathMtu::M4096,
             max_rd_atomic_depth: 128,
+            cnp_interval_ns: None,
         }
     }
 }
@@ -327,6 +338,11 @@ pub struct Qp {
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
     pub(crate) counters: Counters,
+    pub(crate) notification: NotificationPoint,
+    /// Only where it has congestion control.
+    pub(crate) reaction: Option<Box<ReactionPoint>>,
+    /// Data waits until then for its rate; [`Nanos::NEVER`]: it does not wait.
+    pub(crate) paced_until: Nanos,
 }
 
 impl Qp {
@@ -344,6 +360,9 @@ impl Qp {
             requester: Requester::default(),
             responder: Responder::default(),
             counters: Counters::default(),
+            notification: NotificationPoint::default(),
+            reaction: None,
+            paced_until: Nanos::NEVER,
         }
     }
 
@@ -389,6 +408,12 @@ impl Qp {
         &self.responder
     }
 
+    /// Its congestion control. Set it with [`crate::Engine::set_congestion_control`].
+    #[must_use]
+    pub fn reaction_point(&self) -> Option<&ReactionPoint> {
+        self.reaction.as_deref()
+    }
+
     /// The PSN of the next new request packet ("next send PSN"; ERNIC SQPSN).
     #[must_use]
     pub const fn send_psn(&self) -> Psn {
@@ -402,12 +427,24 @@ impl Qp {
     }
 
     pub(crate) fn deadline(&self) -> Nanos {
-        self.requester.deadline().min(self.responder.deadline())
+        self.requester.deadline().min(self.responder.deadline()).min(self.paced_until)
     }
 
     /// Whether [`crate::Engine::poll_transmit`] should look at it.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.attributes.enabled && (self.responder.pending() || self.requester.active())
+        let sends = if self.paced_until == Nanos::NEVER {
+            self.responder.pending() || self.requester.active()
+        } else {
+            // An acknowledgement is no data.
+            self.responder.pending() && self.responder.answers_owed() == 0
+        };
+        self.attributes.enabled && (sends || self.notification.owes())
+    }
+
+    /// 802.1p priority of its frames.
+    pub(crate) fn priority(&self, port: &Port) -> u8 {
+        port.tag(self.attributes.path.priority)
+            .map_or_else(|| self.attributes.path.priority.unwrap_or(0) & 7, |tci| (tci >> 13) as u8)
     }
 
     /// The header template. `None` where the addresses do not fit together.
@@ -419,27 +456,41 @@ impl Qp {
     /// Makes the header template again where attributes or port have changed.
     pub(crate) fn refresh_template(&mut self, port: &Port) {
         if !self.template_valid {
-            let path = &self.attributes.path;
-            let source_port = path.source_port.unwrap_or_else(|| {
-                udp_source_port(path.flow_label, self.qpn, self.attributes.dest_qpn)
-            });
-            self.template = Template::new(&Flow {
-                source_mac: port.mac,
-                dest_mac: path.dest_mac,
-                vlan_tci: port.vlan_tci,
-                source_ip: match path.dest_ip {
-                    IpAddr::V4(_) => port.ipv4.into(),
-                    IpAddr::V6(_) => port.ipv6.into(),
-                },
-                dest_ip: path.dest_ip,
-                traffic_class: path.traffic_class,
-                hop_limit: path.hop_limit,
-                flow_label: path.flow_label,
-                source_port,
-                pkey: self.attributes.pkey,
-                dest_qpn: self.attributes.dest_qpn,
-            });
+            self.template = Template::new(&self.flow(port));
             self.template_valid = true;
         }
+    }
+
+    /// The addresses of its packets.
+    pub(crate) fn flow(&self, port: &Port) -> Flow {
+        let path = &self.attributes.path;
+        Flow {
+            source_mac: port.mac,
+            dest_mac: path.dest_mac,
+            vlan_tci: port.tag(path.priority),
+            source_ip: match path.dest_ip {
+                IpAddr::V4(_) => port.ipv4.into(),
+                IpAddr::V6(_) => port.ipv6.into(),
+            },
+            dest_ip: path.dest_ip,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+            flow_label: path.flow_label,
+            source_port: path.source_port.unwrap_or_else(|| {
+                udp_source_port(path.flow_label, self.qpn, self.attributes.dest_qpn)
+            }),
+            pkey: self.attributes.pkey,
+            dest_qpn: self.attributes.dest_qpn,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_without_congestion_control_stays_under_1_kib() {
+        assert!(size_of::<Qp>() <= 1024, "{} bytes", size_of::<Qp>());
     }
 }

@@ -110,6 +110,7 @@ reasons! {
     VerbsAttribute "verbs_attribute_out_of_range" "A verb was given an attribute that is out of range or not offered."
     VerbsExhausted "verbs_resources_exhausted" "A verb found no memory or no free number."
     MacControlUnknown "mac_control_unknown" "Not a PAUSE or PFC frame: another EtherType, a VLAN tag, or an unknown MAC control opcode."
+    CongestionParameter "congestion_parameter_out_of_range" "A parameter of congestion control is out of its range."
 }
 
 impl Reason {

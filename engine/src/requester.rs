@@ -253,6 +253,17 @@ impl Requester {
         self.cursor_packet = 0;
     }
 
+    /// A packet left that the rate had held back: the peer could not have answered before, so the
+    /// timer starts again (chosen; otherwise a low rate would look like a dead peer).
+    pub(crate) fn sent_late(&mut self, now: Nanos, ack_timeout: u8) {
+        if !self.waiting_rnr
+            && self.deadline != Nanos::NEVER
+            && let Some(timeout_ns) = ack_timeout_ns(ack_timeout)
+        {
+            self.deadline = now.after(timeout_ns);
+        }
+    }
+
     /// The oldest unacknowledged PSN has moved (rules ): counters start again, so does the
     /// timer, and acknowledged packets are not sent again.
     #[inline(always)]
@@ -597,6 +608,7 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
             solicited: entry.work.solicited && last && (operation == Operation::Send || imm),
             migrated: true,
             ack_request: asks && !unreliable,
+            becn: false,
         },
         fresh,
         psns: if reads { entry.packets - k } else { 1 },

@@ -864,6 +864,16 @@ pub(crate) fn poll(
         }
         qp.responder.owed = 0;
     }
+    poll_acknowledgement(qp, port, room, face)
+}
+
+/// Writes the acknowledgement that is remembered. No READ or atomic answer is owed.
+pub(crate) fn poll_acknowledgement(
+    qp: &mut Qp,
+    port: &Port,
+    room: &mut Room<'_>,
+    face: &mut impl Face,
+) -> Option<Train> {
     let mut answer = qp.responder.answer.take()?;
     if let Syndrome::Ack(code) = &mut answer.syndrome {
         *code = credit_code(qp, face);

@@ -172,7 +172,7 @@ fn flows() -> impl Strategy<Value = (Flow, BthFields)> {
             pkey,
             dest_qpn: Qpn::new(dest_qpn),
         };
-        (flow, BthFields { psn: Psn::new(psn), solicited, migrated, ack_request })
+        (flow, BthFields { psn: Psn::new(psn), solicited, migrated, ack_request, becn: false })
     })
 }
 

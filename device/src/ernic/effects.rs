@@ -449,6 +449,8 @@ impl Ernic {
             retry_exhaustion_fatal: advanced & RETRY_NOT_FATAL == 0,
             max_path_mtu: PathMtu::M4096,
             max_rd_atomic_depth: READS_MAX,
+            // Software answers marks, through QP1.
+            cnp_interval_ns: None,
         }
     }
 

@@ -173,6 +173,7 @@ const ERNIC_PORT: Port = Port {
     ipv6: core::net::Ipv6Addr::UNSPECIFIED,
     vlan_tci: None,
     require_dont_fragment: true,
+    pfc: None,
 };
 
 /// Bits of STATQP that the face keeps.

@@ -136,7 +136,9 @@ impl Status {
     /// A frame arrived. `true` where it was a negative acknowledgement.
     #[inline]
     pub(super) fn received(&mut self, verdict: &Verdict) -> bool {
-        if matches!(verdict.refused, Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1)) {
+        let not_roce =
+            matches!(verdict.refused, Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1));
+        if not_roce || verdict.flow_control {
             return false;
         }
         self.count(Register::Inalldrppktcnt, Half::High, 1);

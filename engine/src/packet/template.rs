@@ -75,6 +75,8 @@ pub struct BthFields {
     pub migrated: bool,
     /// AckReq.
     pub ack_request: bool,
+    /// BECN: only in a CNP.
+    pub becn: bool,
 }
 
 impl Template {
@@ -200,7 +202,7 @@ impl Template {
             frame[l3 + 10..l3 + 12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
         }
         frame[b - 2..b].fill(0);
-        frame[b + 4] = 0;
+        frame[b + 4] = u8::from(bth.becn) << 6;
     }
 }
 

@@ -46,6 +46,7 @@ fn story(counter: Counter) -> fn() {
         Counter::CnpHandled => counter_rp_cnp_handled_counts_cnps,
         Counter::IcrcErrors => counter_rx_icrc_encapsulated_counts_for_the_device_only,
         Counter::EcnMarked => counter_np_ecn_marked_counts_packets_with_ce,
+        Counter::CnpSent => counter_np_cnp_sent_counts_answers_to_marks,
     }
 }
 
@@ -370,6 +371,19 @@ fn counter_np_ecn_marked_counts_packets_with_ce() {
         pair.inject(1, &frame(1, opcode::WRITE_ONLY, bth, &ext, 16));
     }
     assert_eq!(both(&pair, Counter::EcnMarked), [0, 1], "the second, a duplicate, has the mark");
+}
+
+#[test]
+fn counter_np_cnp_sent_counts_answers_to_marks() {
+    let mut pair = pair(|attributes| attributes.policy.cnp_interval_ns = Some(50_000));
+    let bth = BthFields { psn: Psn::new(0x100), ..BthFields::default() };
+    let mut ext = region_header(0x2000, 16);
+    ext[31] = 3;
+    for _ in 0..2 {
+        pair.inject(1, &frame(1, opcode::WRITE_ONLY, bth, &ext, 16));
+        pair.transmit(1, &mut |_, _| Fate::Drop);
+    }
+    assert_eq!(both(&pair, Counter::CnpSent), [0, 1], "one in the interval");
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use softrnic_engine::packet::{FRAME_LEN_MAX, Syndrome, parse};
 use softrnic_engine::{
     Access, Atomic, Attributes, Completion, CompletionKind, Engine, EngineConfig, Event, Face,
-    Fetch, Hold, Nanos, Path, Place, Port, Psn, Qpn, RKey, Reason, Room, Rx, State, Status, Work,
+    Fetch, Hold, Nanos, Path, Place, Port, Psn, Qpn, RKey, Reason, Room, Rx, State, Status, Train,
+    Work,
 };
 
 pub const LATENCY_NS: u64 = 1000;
@@ -153,6 +154,17 @@ pub enum Fate {
     Duplicate,
     /// Arrives after its successor of the same direction.
     Swap,
+    /// A switch sets the CE mark.
+    Mark,
+}
+
+/// Sets the CE mark of an IPv4 frame without tags.
+pub fn mark(frame: &mut [u8]) {
+    frame[15] |= 3;
+    frame[24..26].fill(0);
+    let sum: u32 = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 /// One end.
@@ -206,6 +218,8 @@ pub struct Pair {
     pub now: Nanos,
     pub ladder: String,
     pub frames: [u32; 2],
+    /// What left, when and from where.
+    pub trains: Vec<(Nanos, usize, Train)>,
     flying: VecDeque<Flying>,
     held: [Option<Vec<u8>>; 2],
     room: Vec<u8>,
@@ -265,6 +279,7 @@ impl Pair {
             now: Nanos(0),
             ladder: String::new(),
             frames: [0, 0],
+            trains: Vec::new(),
             flying: VecDeque::new(),
             held: [None, None],
             room: vec![0; FRAME_LEN_MAX],
@@ -290,7 +305,8 @@ impl Pair {
                 break;
             };
             any = true;
-            let frame = self.room[..train.len].to_vec();
+            self.trains.push((self.now, from, train));
+            let mut frame = self.room[..train.len].to_vec();
             let number = self.frames[from];
             self.frames[from] += 1;
             let fate = fate(from, number);
@@ -302,6 +318,10 @@ impl Pair {
                     continue;
                 }
                 Fate::Deliver => self.fly(from, frame),
+                Fate::Mark => {
+                    mark(&mut frame);
+                    self.fly(from, frame);
+                }
                 Fate::Duplicate => {
                     self.fly(from, frame.clone());
                     self.fly(from, frame);

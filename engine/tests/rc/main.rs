@@ -4,6 +4,7 @@
 
 mod adversary;
 mod borders;
+mod congestion;
 mod counters;
 mod exchange;
 mod harness;
