@@ -237,13 +237,15 @@ impl Responder {
         self.slots().find(|&slot| self.resources[slot].is_some_and(|r| r.owed()))
     }
 
+    /// Whether a NAK or RNR NAK has not left yet.
+    const fn nak_waits(&self) -> bool {
+        matches!(self.answer, Some(Answer { syndrome: Syndrome::Nak(_) | Syndrome::Rnr(_), .. }))
+    }
+
     fn acknowledge_through(&mut self, psn: Psn) {
         self.ack_deadline = Nanos::NEVER;
         // A NAK that has not left yet acknowledges as much, and must not be lost.
-        if !matches!(
-            self.answer,
-            Some(Answer { syndrome: Syndrome::Nak(_) | Syndrome::Rnr(_), .. })
-        ) {
+        if !self.nak_waits() {
             self.answer = Some(Answer { psn, syndrome: Syndrome::Ack(0) });
         }
     }
@@ -312,7 +314,9 @@ pub(crate) fn handle(
     face: &mut impl Face,
     duplicate: &mut bool,
 ) -> Result<(), Reason> {
-    if qp.state == State::Rtr && !qp.responder.heard {
+    // Datagrams establish nothing, and their Q_Key is still to be checked (rule V-02).
+    let connected = matches!(qp.attributes.service, Service::Rc | Service::Uc);
+    if connected && qp.state == State::Rtr && !qp.responder.heard {
         face.event(Event::CommunicationEstablished(qp.qpn));
     }
     qp.responder.heard = true;
@@ -433,7 +437,14 @@ fn accepted(qp: &mut Qp, packet: &Packet<'_>, psns: u32) {
     let responder = &mut qp.responder;
     responder.expected_psn = responder.expected_psn.plus(psns);
     responder.last_opcode = packet.bth.opcode;
-    responder.gap = Gap::None;
+    if responder.gap != Gap::None {
+        responder.gap = Gap::None;
+        // A NAK that has not left is about this packet; what it acknowledges is still owed.
+        if responder.nak_waits() {
+            let psn = responder.expected_psn.minus(1);
+            responder.answer = Some(Answer { psn, syndrome: Syndrome::Ack(0) });
+        }
+    }
     if packet.row.position.ends() {
         responder.msn = (responder.msn + 1) & 0x00FF_FFFF;
         // A buffer that a dropped message left is still there for the next one.

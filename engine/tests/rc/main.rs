@@ -2,7 +2,17 @@
 
 #![allow(clippy::expect_used, reason = "clippy knows only functions marked #[test] as tests")]
 
+mod access;
 mod adversary;
+mod answers;
+mod duplicates;
+mod endings;
 mod exchange;
 mod harness;
+mod lengths;
+mod peer;
+mod requests;
+mod responses;
+mod sequence;
 mod stories;
+mod timers;
