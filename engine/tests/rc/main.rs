@@ -5,6 +5,7 @@
 mod access;
 mod adversary;
 mod answers;
+mod busy;
 mod duplicates;
 mod endings;
 mod exchange;
@@ -14,5 +15,7 @@ mod peer;
 mod requests;
 mod responses;
 mod sequence;
+mod shapes;
 mod stories;
 mod timers;
+mod validation;
