@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 
 use softrnic_engine::packet::{FRAME_LEN_MAX, Syndrome, parse};
 use softrnic_engine::{
-    Access, Atomic, Attributes, Completion, CompletionKind, Engine, EngineConfig, Event, Face,
-    Fetch, Hold, Nanos, Path, Place, Port, Psn, Qpn, RKey, Reason, Room, Rx, State, Status, Work,
+    Access, Atomic, Attributes, Completion, CompletionKind, Datagram, Engine, EngineConfig, Event,
+    Face, Fetch, Hold, Nanos, Path, Place, Port, Psn, Qpn, RKey, Reason, Room, Rx, State, Status,
+    Work,
 };
 
 pub const LATENCY_NS: u64 = 1000;
@@ -34,6 +35,8 @@ pub struct Toy {
     pub events: Vec<Event>,
     pub completion_limit: Option<usize>,
     pub stall_gather: bool,
+    /// Where all datagrams go.
+    pub datagram: Option<Datagram>,
 }
 
 const REGION: u64 = 1 << 32;
@@ -73,6 +76,10 @@ impl Face for Toy {
         let range = self.range(from, offset, out.len())?;
         out.copy_from_slice(&self.memory[range]);
         Ok(())
+    }
+
+    fn datagram(&mut self, _q: Qpn, _index: u32) -> Result<Datagram, Reason> {
+        self.datagram.ok_or(Reason::PathIncomplete)
     }
 
     fn receive(&mut self, _q: Qpn) -> Result<Place, Hold> {

@@ -1,4 +1,4 @@
-//! Reliable connection: two engines on a virtual clock, told as stories.
+//! The transport: two engines on a virtual clock, told as stories, or one engine and a scripted peer.
 
 #![allow(clippy::expect_used, reason = "clippy knows only functions marked #[test] as tests")]
 
@@ -18,4 +18,5 @@ mod sequence;
 mod shapes;
 mod stories;
 mod timers;
+mod unreliable;
 mod validation;

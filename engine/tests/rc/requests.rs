@@ -199,6 +199,15 @@ fn q_07_a_fence_waits_for_reads_and_atomics_but_not_for_writes() {
     }
 }
 
+#[test]
+fn q_08_local_invalidation_is_the_faces_and_remote_keys_travel_as_given() {
+    let mut pair = Pair::new(Setup::default());
+    pair.ends[0].post(Work { opcode: WorkOpcode::SendInv, rkey: RKey(0x1234), ..Work::default() });
+    let heard = pair.hear(0);
+    let packet = parse(&heard[0].frame).expect("it can be parsed");
+    assert_eq!(packet.ieth().map(|ieth| ieth.rkey.get()), Some(0x1234));
+}
+
 // T-37
 #[test]
 fn q_09_credits_let_one_probe_go_and_then_as_many_as_the_peer_says() {

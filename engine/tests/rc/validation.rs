@@ -4,9 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use softrnic_engine::packet::{Derived, Description, Layer3, build, describe, opcode as op, parse};
-use softrnic_engine::{
-    Attributes, Counter, Event, Place, RKey, Reason, Service, State, Work, WorkOpcode,
-};
+use softrnic_engine::{Attributes, Counter, Event, Place, Reason, Service, State, Work};
 
 use crate::harness::{Pair, Setup};
 use crate::peer::{KEY, answers, plain, reply, reth, seal};
@@ -266,13 +264,4 @@ fn f_50_a_marked_packet_is_counted_and_told() {
     let qpn = pair.ends[1].qpn;
     assert_eq!(pair.ends[1].face.events, [Event::CongestionMarked(qpn)]);
     assert_eq!(pair.ends[1].engine.counters()[Counter::EcnMarked], 1);
-}
-
-#[test]
-fn q_08_local_invalidation_is_the_faces_and_remote_keys_travel_as_given() {
-    let mut pair = Pair::new(Setup::default());
-    pair.ends[0].post(Work { opcode: WorkOpcode::SendInv, rkey: RKey(0x1234), ..Work::default() });
-    let heard = pair.hear(0);
-    let packet = parse(&heard[0].frame).expect("it can be parsed");
-    assert_eq!(packet.ieth().map(|ieth| ieth.rkey.get()), Some(0x1234));
 }
