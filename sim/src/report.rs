@@ -3,6 +3,7 @@
 //! Holds nothing that a wall clock said.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
 
@@ -38,6 +39,8 @@ pub struct PhaseReport {
     pub operation: OperationKind,
     /// Path MTU in bytes.
     pub path_mtu: u32,
+    /// PSN of the first request packet.
+    pub first_psn: u32,
     /// 4 or 6.
     pub ip: u8,
     /// VLAN of both ports.
@@ -106,6 +109,10 @@ pub struct NodeReport {
     pub name: String,
     /// Its face.
     pub face: FaceKind,
+    /// IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// IPv6 address.
+    pub ipv6: Ipv6Addr,
     /// Where the counters were read.
     pub source: &'static str,
     /// Its counters, by name.

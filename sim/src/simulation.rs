@@ -108,6 +108,8 @@ impl Simulation {
             nodes.push(NodeReport {
                 name: spec.name.clone(),
                 face: spec.face,
+                ipv4: spec.ipv4,
+                ipv6: spec.ipv6,
                 source,
                 counters,
                 refused,
@@ -579,6 +581,7 @@ impl<'a> Run<'a> {
             face: self.scenario.nodes[phase.from].face,
             operation: phase.operation,
             path_mtu: phase.path_mtu.bytes(),
+            first_psn: phase.first_psn.get(),
             ip: if phase.ipv6 { 6 } else { 4 },
             vlan: phase.vlan.or(self.scenario.nodes[phase.from].vlan),
             size: phase.size,
