@@ -10,6 +10,8 @@ const MESSAGES: u32 = 12;
 /// Where the counter for FETCH_ADD is.
 const COUNTER: usize = 0x8000;
 
+const FAULTS: [Fate; 4] = [Fate::Drop, Fate::Duplicate, Fate::Swap, Fate::Late];
+
 fn busy(psn: u32) -> Pair {
     let attributes = Attributes {
         path_mtu: PathMtu::M256,
@@ -101,15 +103,15 @@ fn check(pair: &Pair) {
     }
 }
 
-// T-26
+// T-07, T-26
 #[test]
-fn p_01_both_roles_busy_with_each_single_frame_lost_duplicated_or_swapped() {
+fn p_01_both_roles_busy_with_each_single_frame_lost_duplicated_or_late() {
     let mut pair = busy(0x100);
     pair.run();
     check(&pair);
     for from in 0..2 {
         for number in 0..pair.frames[from] {
-            for fault in [Fate::Drop, Fate::Duplicate, Fate::Swap] {
+            for fault in FAULTS {
                 let mut pair = busy(0x00FF_FFF0);
                 pair.run_with(|f, n| if (f, n) == (from, number) { fault } else { Fate::Deliver });
                 check(&pair);
@@ -123,14 +125,14 @@ proptest! {
     // T-26
     #[test]
     fn p_01_both_roles_busy_with_faults_at_random(
-        script in prop::collection::vec((0..2usize, 0..80u32, 0..3u8), 0..20),
+        script in prop::collection::vec((0..2usize, 0..80u32, 0..FAULTS.len()), 0..20),
         psn in prop_oneof![Just(0u32), Just(0x00FF_FFE0), any::<u32>()],
     ) {
         let mut pair = busy(psn);
         pair.run_with(|from, n| {
             let hit = script.iter().find(|&&(f, number, _)| (f, number) == (from, n));
             hit.map_or(Fate::Deliver, |&(_, _, kind)| {
-                [Fate::Drop, Fate::Duplicate, Fate::Swap][usize::from(kind)]
+                FAULTS[kind]
             })
         });
         check(&pair);

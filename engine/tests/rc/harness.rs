@@ -160,6 +160,8 @@ pub enum Fate {
     Duplicate,
     /// Arrives after its successor of the same direction.
     Swap,
+    /// Arrives after whatever is sent in the next three microseconds.
+    Late,
 }
 
 /// One end.
@@ -308,25 +310,28 @@ impl Pair {
                     self.held[from] = Some(frame);
                     continue;
                 }
-                Fate::Deliver => self.fly(from, frame),
+                Fate::Deliver => self.fly(from, frame, LATENCY_NS),
+                Fate::Late => self.fly(from, frame, 4 * LATENCY_NS),
                 Fate::Duplicate => {
-                    self.fly(from, frame.clone());
-                    self.fly(from, frame);
+                    self.fly(from, frame.clone(), LATENCY_NS);
+                    self.fly(from, frame, LATENCY_NS);
                 }
             }
             if let Some(held) = self.held[from].take() {
-                self.fly(from, held);
+                self.fly(from, held, LATENCY_NS);
             }
         }
         // A frame that waits for a successor that does not come arrives late all the same.
         if let Some(held) = self.held[from].take() {
-            self.fly(from, held);
+            self.fly(from, held, LATENCY_NS);
         }
         any
     }
 
-    fn fly(&mut self, from: usize, frame: Vec<u8>) {
-        self.flying.push_back(Flying { at: self.now.after(LATENCY_NS), to: 1 - from, frame });
+    fn fly(&mut self, from: usize, frame: Vec<u8>, latency_ns: u64) {
+        let at = self.now.after(latency_ns);
+        let place = self.flying.partition_point(|flying| flying.at <= at);
+        self.flying.insert(place, Flying { at, to: 1 - from, frame });
     }
 
     /// A frame from nowhere for `to`.

@@ -11,6 +11,7 @@ mod endings;
 mod exchange;
 mod harness;
 mod lengths;
+mod model;
 mod peer;
 mod requests;
 mod responses;
