@@ -145,8 +145,8 @@ fn p_04_atomics_take_effect_once_with_each_single_fault() {
     for opcode in [WorkOpcode::FetchAdd, WorkOpcode::CompareSwap] {
         for psn in [0x100, 0x00FF_FFFE] {
             let frames = atomics(opcode, psn, |_, _| Fate::Deliver);
-            for from in 0..2 {
-                for number in 0..frames[from] {
+            for (from, count) in frames.into_iter().enumerate() {
+                for number in 0..count {
                     for fault in [Fate::Drop, Fate::Duplicate, Fate::Swap] {
                         atomics(opcode, psn, |f, n| {
                             if (f, n) == (from, number) { fault } else { Fate::Deliver }
