@@ -593,11 +593,17 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
     let value = opcode::rc(operation, position, imm, inv)?;
     let row = opcode::row(if unreliable { value + opcode::UC_BASE } else { value });
     let every = policy.ack_request_every;
+    // Rule Q-04: the packet after which the window is full asks, when it is sent again too.
+    let fills_window = if fresh {
+        outstanding + 1 >= policy.window_packets
+    } else {
+        psn.plus(1) == requester.next_psn && outstanding >= policy.window_packets
+    };
     let asks = reads
         || last
         || requester.request_ack
         || (every != 0 && requester.packets_since_ack_request + 1 >= every)
-        || (fresh && outstanding + 1 >= policy.window_packets);
+        || fills_window;
     Some(Plan {
         row,
         packet: k,

@@ -100,7 +100,7 @@ pub struct Responder {
     resources_end: u32,
     owed: u32,
     stalled: bool,
-    /// A packet has arrived since RESET.
+    /// A valid packet has arrived in RTR.
     heard: bool,
 }
 
@@ -246,13 +246,15 @@ impl Responder {
         self.slots().find(|&slot| self.resources[slot].is_some_and(|r| r.owed()))
     }
 
+    /// Whether a NAK or RNR NAK has not left yet.
+    const fn nak_waits(&self) -> bool {
+        matches!(self.answer, Some(Answer { syndrome: Syndrome::Nak(_) | Syndrome::Rnr(_), .. }))
+    }
+
     fn acknowledge_through(&mut self, psn: Psn) {
         self.ack_deadline = Nanos::NEVER;
         // A NAK that has not left yet acknowledges as much, and must not be lost.
-        if !matches!(
-            self.answer,
-            Some(Answer { syndrome: Syndrome::Nak(_) | Syndrome::Rnr(_), .. })
-        ) {
+        if !self.nak_waits() {
             self.answer = Some(Answer { psn, syndrome: Syndrome::Ack(0) });
         }
     }
@@ -321,16 +323,18 @@ pub(crate) fn handle(
     face: &mut impl Face,
     duplicate: &mut bool,
 ) -> Result<(), Reason> {
-    if qp.state == State::Rtr && !qp.responder.heard {
-        face.event(Event::CommunicationEstablished(qp.qpn));
-    }
-    qp.responder.heard = true;
-    match qp.attributes.service {
+    let result = match qp.attributes.service {
         Service::Rc => reliable(qp, now, packet, face, duplicate),
         Service::Uc => unreliable(qp, packet, face),
         Service::Ud => datagram::handle(qp, packet, face),
         Service::RawFrame => raw_frame(qp, packet, face),
+    };
+    // Rule S-67. A packet that only lacked a buffer is valid; one of a former connection is not.
+    let valid = matches!(result, Ok(()) | Err(Reason::ReceiverNotReady)) && !*duplicate;
+    if valid && qp.state == State::Rtr && !core::mem::replace(&mut qp.responder.heard, true) {
+        face.event(Event::CommunicationEstablished(qp.qpn));
     }
+    result
 }
 
 #[inline(always)]
@@ -448,7 +452,14 @@ fn accepted(qp: &mut Qp, packet: &Packet<'_>, psns: u32) {
     let responder = &mut qp.responder;
     responder.expected_psn = responder.expected_psn.plus(psns);
     responder.last_opcode = packet.bth.opcode;
-    responder.gap = Gap::None;
+    if responder.gap != Gap::None {
+        responder.gap = Gap::None;
+        // A NAK that has not left is about this packet; what it acknowledges is still owed.
+        if responder.nak_waits() {
+            let psn = responder.expected_psn.minus(1);
+            responder.answer = Some(Answer { psn, syndrome: Syndrome::Ack(0) });
+        }
+    }
     if packet.row.position.ends() {
         responder.msn = (responder.msn + 1) & 0x00FF_FFFF;
         // A buffer that a dropped message left is still there for the next one.

@@ -105,6 +105,59 @@ fn every_single_fault(mtu: PathMtu, ipv6: bool) {
     }
 }
 
+/// Three atomics on one value: executed twice or out of order, it would show in the value or in what
+/// is returned.
+fn atomics(opcode: WorkOpcode, psn: u32, fate: impl FnMut(usize, u32) -> Fate) -> [u32; 2] {
+    const START: u64 = u64::MAX - 1;
+    let attributes = Attributes { ack_timeout: 8, ..Attributes::default() };
+    let mut pair = Pair::new(Setup { attributes, psn, memory: 0x1000, ipv6: psn == 0x100 });
+    pair.region();
+    pair.ends[1].face.memory[0x100..0x108].copy_from_slice(&START.to_le_bytes());
+    for m in 0..MESSAGES as u64 {
+        pair.ends[0].post(Work {
+            opcode,
+            length: 8,
+            local: Place { token: 0, base: 0x200 + m * 8, length: 8 },
+            remote_va: 0x100,
+            rkey: RKey(7),
+            swap_or_add: if opcode == WorkOpcode::FetchAdd { m + 1 } else { m },
+            compare: if m == 0 { START } else { m - 1 },
+            ..Work::default()
+        });
+    }
+    pair.run_with(fate);
+    assert_eq!(pair.ends[0].sent(), [Status::Success; MESSAGES], "{}", pair.ladder);
+    let value = |end: usize, at: usize| {
+        let bytes = pair.ends[end].face.memory[at..at + 8].try_into().expect("8 bytes");
+        u64::from_le_bytes(bytes)
+    };
+    let (before, after) = match opcode {
+        WorkOpcode::FetchAdd => ([START, START.wrapping_add(1), 1], 4),
+        _ => ([START, 0, 1], 2),
+    };
+    assert_eq!(value(1, 0x100), after, "{}", pair.ladder);
+    assert_eq!([0x200, 0x208, 0x210].map(|at| value(0, at)), before, "{}", pair.ladder);
+    pair.frames
+}
+
+#[test]
+fn p_04_atomics_take_effect_once_with_each_single_fault() {
+    for opcode in [WorkOpcode::FetchAdd, WorkOpcode::CompareSwap] {
+        for psn in [0x100, 0x00FF_FFFE] {
+            let frames = atomics(opcode, psn, |_, _| Fate::Deliver);
+            for (from, count) in frames.into_iter().enumerate() {
+                for number in 0..count {
+                    for fault in [Fate::Drop, Fate::Duplicate, Fate::Swap] {
+                        atomics(opcode, psn, |f, n| {
+                            if (f, n) == (from, number) { fault } else { Fate::Deliver }
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn p_01_every_single_fault_at_mtu_256() {
     every_single_fault(PathMtu::M256, false);

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 
 use softrnic_engine::packet::{FRAME_LEN_MAX, Syndrome, parse};
 use softrnic_engine::{
-    Access, Atomic, Attributes, Completion, CompletionKind, Engine, EngineConfig, Event, Face,
-    Fetch, Hold, Nanos, Path, Place, Port, Psn, Qpn, RKey, Reason, Room, Rx, State, Status, Train,
-    Work,
+    Access, Atomic, Attributes, Completion, CompletionKind, Datagram, Engine, EngineConfig, Event,
+    Face, Fetch, Hold, Nanos, Path, Place, Port, Psn, Qpn, RKey, Reason, Room, Rx, State, Status,
+    Train, Work,
 };
 
 pub const LATENCY_NS: u64 = 1000;
@@ -35,6 +35,8 @@ pub struct Toy {
     pub events: Vec<Event>,
     pub completion_limit: Option<usize>,
     pub stall_gather: bool,
+    /// Where all datagrams go.
+    pub datagram: Option<Datagram>,
 }
 
 const REGION: u64 = 1 << 32;
@@ -74,6 +76,10 @@ impl Face for Toy {
         let range = self.range(from, offset, out.len())?;
         out.copy_from_slice(&self.memory[range]);
         Ok(())
+    }
+
+    fn datagram(&mut self, _q: Qpn, _index: u32) -> Result<Datagram, Reason> {
+        self.datagram.ok_or(Reason::PathIncomplete)
     }
 
     fn receive(&mut self, _q: Qpn) -> Result<Place, Hold> {
@@ -156,6 +162,8 @@ pub enum Fate {
     Swap,
     /// A switch sets the CE mark.
     Mark,
+    /// Arrives after whatever is sent in the next three microseconds.
+    Late,
 }
 
 /// Sets the CE mark of an IPv4 frame without tags.
@@ -317,29 +325,32 @@ impl Pair {
                     self.held[from] = Some(frame);
                     continue;
                 }
-                Fate::Deliver => self.fly(from, frame),
+                Fate::Deliver => self.fly(from, frame, LATENCY_NS),
+                Fate::Late => self.fly(from, frame, 4 * LATENCY_NS),
                 Fate::Mark => {
                     mark(&mut frame);
-                    self.fly(from, frame);
+                    self.fly(from, frame, LATENCY_NS);
                 }
                 Fate::Duplicate => {
-                    self.fly(from, frame.clone());
-                    self.fly(from, frame);
+                    self.fly(from, frame.clone(), LATENCY_NS);
+                    self.fly(from, frame, LATENCY_NS);
                 }
             }
             if let Some(held) = self.held[from].take() {
-                self.fly(from, held);
+                self.fly(from, held, LATENCY_NS);
             }
         }
         // A frame that waits for a successor that does not come arrives late all the same.
         if let Some(held) = self.held[from].take() {
-            self.fly(from, held);
+            self.fly(from, held, LATENCY_NS);
         }
         any
     }
 
-    fn fly(&mut self, from: usize, frame: Vec<u8>) {
-        self.flying.push_back(Flying { at: self.now.after(LATENCY_NS), to: 1 - from, frame });
+    fn fly(&mut self, from: usize, frame: Vec<u8>, latency_ns: u64) {
+        let at = self.now.after(latency_ns);
+        let place = self.flying.partition_point(|flying| flying.at <= at);
+        self.flying.insert(place, Flying { at, to: 1 - from, frame });
     }
 
     /// The next frame that an end wants to send; it arrives nowhere.
