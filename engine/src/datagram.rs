@@ -14,7 +14,7 @@ use crate::packet::{
 };
 use crate::qp::Qp;
 use crate::reason::Reason;
-use crate::requester::Unsent;
+use crate::requester::{self, Unsent};
 
 /// Bytes before the payload in a datagram's receive buffer (rule U-12).
 const GRH_AREA: usize = 40;
@@ -63,7 +63,13 @@ pub(crate) fn handle(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> 
         solicited: packet.bth.solicited(),
         source_qpn: Some(deth.source_qpn()),
     };
-    face.complete(qp.qpn, Completion { kind, status: Status::Success, reason: None })
+    let completed =
+        face.complete(qp.qpn, Completion { kind, status: Status::Success, reason: None });
+    if let Err(reason) = completed {
+        // Rule S-55: nothing is lost in silence.
+        requester::enter_error(qp, reason, false, face);
+    }
+    completed
 }
 
 /// The 40 bytes before the payload: an IPv6 header, or an IPv4 header in the last 20.
@@ -175,6 +181,11 @@ impl Groups {
     /// `true` where the group is now empty.
     pub(crate) fn detach(&mut self, group: IpAddr, qpn: Qpn) -> bool {
         self.0.remove(&(group, qpn)) && self.members(group).next().is_none()
+    }
+
+    /// Whether the queue pair is attached.
+    pub(crate) fn holds(&self, group: IpAddr, qpn: Qpn) -> bool {
+        self.0.contains(&(group, qpn))
     }
 
     /// Removes a queue pair from all groups; returns the groups that are now empty.

@@ -28,7 +28,7 @@ mod responder;
 mod timer;
 
 pub use counters::{COUNTER_ROWS, Counter, CounterRow, Counters};
-pub use engine::{Engine, EngineConfig, Port, Room, Rx, Train, Verdict};
+pub use engine::{Engine, EngineConfig, Port, Room, Rx, Train, Verdict, multicast_mac};
 pub use face::{
     Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Status,
     Work, WorkOpcode,

@@ -321,6 +321,8 @@ fn flush(qp: &mut Qp, face: &mut impl Face) {
     while qp.requester.head != qp.requester.tail {
         let _ = complete_head(qp, Status::Flushed, None, face);
     }
+    qp.requester.cursor = qp.requester.tail;
+    qp.requester.cursor_packet = 0;
     qp.requester.deadline = Nanos::NEVER;
     qp.requester.waiting_rnr = false;
     qp.requester.unacknowledged = qp.requester.next_psn;
@@ -524,6 +526,8 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
     let reads = entry.waits_for_data();
     let policy = &qp.attributes.policy;
     let outstanding = requester.outstanding_packets();
+    // Only acknowledgements bring credits.
+    let counts = policy.end_to_end_credits && qp.attributes.service == Service::Rc;
     if fresh {
         let psns = if reads { entry.packets } else { 1 };
         let distance = requester.next_psn.since(requester.unacknowledged);
@@ -533,7 +537,7 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
             || (reads && requester.reads_outstanding >= depth)
             || (entry.work.fence && k == 0 && requester.reads_outstanding != 0)
             || (qp.state == State::Sqd && k == 0)
-            || (k == 0 && policy.end_to_end_credits && !has_credit(requester, entry));
+            || (k == 0 && counts && !has_credit(requester, entry));
         if blocked {
             return None;
         }

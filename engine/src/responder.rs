@@ -100,7 +100,7 @@ pub struct Responder {
     resources_end: u32,
     owed: u32,
     stalled: bool,
-    /// A packet has arrived since RESET.
+    /// A valid packet has arrived in RTR.
     heard: bool,
 }
 
@@ -312,16 +312,18 @@ pub(crate) fn handle(
     face: &mut impl Face,
     duplicate: &mut bool,
 ) -> Result<(), Reason> {
-    if qp.state == State::Rtr && !qp.responder.heard {
-        face.event(Event::CommunicationEstablished(qp.qpn));
-    }
-    qp.responder.heard = true;
-    match qp.attributes.service {
+    let result = match qp.attributes.service {
         Service::Rc => reliable(qp, now, packet, face, duplicate),
         Service::Uc => unreliable(qp, packet, face),
         Service::Ud => datagram::handle(qp, packet, face),
         Service::RawFrame => raw_frame(qp, packet, face),
+    };
+    // Rule S-67. A packet that only lacked a buffer is valid; one of a former connection is not.
+    let valid = matches!(result, Ok(()) | Err(Reason::ReceiverNotReady)) && !*duplicate;
+    if valid && qp.state == State::Rtr && !core::mem::replace(&mut qp.responder.heard, true) {
+        face.event(Event::CommunicationEstablished(qp.qpn));
     }
+    result
 }
 
 fn reliable(
@@ -396,6 +398,10 @@ fn unreliable(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<
         }
     };
     qp.responder.abandon();
+    if refused == Reason::CompletionQueueFull {
+        // Rule S-55: nothing is lost in silence.
+        requester::enter_error(qp, refused, false, face);
+    }
     Err(refused)
 }
 
