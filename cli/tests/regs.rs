@@ -1,5 +1,5 @@
 //! `rnic regs` as a person or a script sees it.
-#![allow(clippy::expect_used, reason = "clippy knows test functions only, not what they share")]
+#![allow(clippy::expect_used, reason = "a test's own helpers may panic")]
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};

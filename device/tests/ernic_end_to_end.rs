@@ -3,8 +3,8 @@
 
 use softrnic_device::ernic::{Ernic, ErnicConfig, Location, Register};
 use softrnic_device::{Memory, Nic, Ram};
-use softrnic_engine::packet::{FRAME_LEN_MAX, opcode};
-use softrnic_engine::{Nanos, Reason, Room, Rx};
+use softrnic_engine::packet::{BthFields, FRAME_LEN_MAX, Flow, Template, opcode};
+use softrnic_engine::{Nanos, Psn, Qpn, Reason, Room, Rx};
 
 const RAM: u64 = 0x4000_0000;
 const SQ: u64 = RAM;
@@ -472,4 +472,71 @@ fn a_doorbell_before_the_queue_pair_is_enabled_is_kept_and_counted() {
     world.a.set(Register::Qpconf, QP, QPCONF);
     world.settle();
     assert_eq!(world.a.get(Register::Cqhead, QP), 1);
+}
+
+/// A datagram for QP1 as its software builds it: Ethernet to MAD, without ICRC.
+fn mad_frame(from: u8, to: u8, mad: &[u8]) -> Vec<u8> {
+    let row = opcode::row(opcode::UD_SEND_ONLY);
+    let template = Template::new(&Flow {
+        source_mac: [2, 0, 0, 0, 0, from],
+        dest_mac: [2, 0, 0, 0, 0, to],
+        vlan_tci: None,
+        source_ip: std::net::Ipv4Addr::new(192, 0, 2, from).into(),
+        dest_ip: std::net::Ipv4Addr::new(192, 0, 2, to).into(),
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        source_port: 0xC000,
+        pkey: 0xFFFF,
+        dest_qpn: Qpn::new(1),
+    })
+    .unwrap();
+    let len = template.frame_len(row, mad.len());
+    let mut frame = vec![0; len];
+    let payload_at = len - 4 - mad.len();
+    // DETH: the Q_Key of every QP1, 0x8001_0000, and source QP 1.
+    frame[payload_at - 8..payload_at].copy_from_slice(&[0x80, 1, 0, 0, 0, 0, 0, 1]);
+    frame[payload_at..len - 4].copy_from_slice(mad);
+    let bth = BthFields { psn: Psn::new(5), solicited: false, migrated: true, ack_request: false };
+    template.finish(&mut frame, row, mad.len(), bth);
+    frame.truncate(len - 4);
+    frame
+}
+
+#[test]
+fn qp1_sends_and_receives_whole_frames() {
+    let mut world = World::new();
+    for side in [&mut world.a, &mut world.b] {
+        side.set(Register::Sqba, 1, (SQ + 0x1000) as u32);
+        side.set(Register::Cqba, 1, (CQ + 0x800) as u32);
+        side.set(Register::Rqba, 1, RQ as u32);
+        side.set(Register::Rqwptrdbadd, 1, RQ_DOORBELL as u32);
+        side.set(Register::Qdepth, 1, 16 | 16 << 16);
+        side.set(Register::Qpconf, 1, 0x3D | 2 << 16);
+    }
+    let frame = mad_frame(1, 2, &[0xA5; 256]);
+    let mut wqe = [0; 64];
+    wqe[4..12].copy_from_slice(&LOCAL.to_le_bytes());
+    wqe[12..16].copy_from_slice(&(frame.len() as u32).to_le_bytes());
+    wqe[16] = 0x02;
+    world.a.nic.memory.write(LOCAL, &frame).unwrap();
+    world.a.nic.memory.write(SQ + 0x1000, &wqe).unwrap();
+    world.a.set(Register::Sqpi, 1, 1);
+    world.settle();
+    assert_eq!(world.ladder, "a -> b SEND_ONLY psn 0x000005\n");
+    assert_eq!(world.a.get(Register::Cqhead, 1), 1);
+    assert_eq!(world.a.get(Register::Outampktcnt, 0), 1 << 16);
+    assert_eq!(world.b.get(Register::Inampktcnt, 0), 1 << 16);
+    assert_eq!(world.b.bytes(RQ, frame.len()), frame);
+    assert_eq!(world.b.nic.memory.read_u32(RQ_DOORBELL), Ok(1));
+    assert_eq!(world.b.get(Register::Intsts, 0), 1 << 1 | 1 << 6);
+    assert_eq!(world.b.get(Register::Rqintsts, 0), 1 << 1);
+
+    // WRITE is not for QP1.
+    wqe[16] = 0x00;
+    world.a.nic.memory.write(SQ + 0x1040, &wqe).unwrap();
+    world.a.set(Register::Sqpi, 1, 2);
+    world.settle();
+    assert_eq!(world.a.get(Register::Statqp, 1) & 1, 1);
+    assert_eq!(world.a.get(Register::Intsts, 0) & 1 << 5, 1 << 5);
 }

@@ -9,7 +9,8 @@ use softrnic_device::ernic::{
     Access, Ernic, ErnicConfig, Field, Legal, Location, Map, Profile, ROWS, Register, Section,
 };
 use softrnic_device::{Nic, Ram};
-use softrnic_engine::Reason;
+use softrnic_engine::packet::FRAME_LEN_MAX;
+use softrnic_engine::{Nanos, Reason, Room, Rx};
 
 const GOLDEN: &str = include_str!("../../golden/ernic-registers.csv");
 
@@ -322,4 +323,51 @@ fn queue_pair_count_is_cut_to_the_build_parameter() {
     assert_eq!(nic.read32(at(Register::Destqpconf, 7)), 0x1234);
     assert_eq!(nic.read32(at(Register::Destqpconf, 8)), 0);
     assert_eq!(refused(&nic, Reason::RegisterUnlisted), 1);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
+
+    /// A hostile driver: any registers, any values, its own frames handed back to it. Whatever it
+    /// does, the device neither panics nor hangs, and resets to what it was.
+    #[test]
+    fn no_order_of_writes_breaks_the_device(
+        script in proptest::collection::vec(
+            (0..ROWS.len(), 0u16..4, proptest::prop_oneof![
+                proptest::prelude::any::<u32>(),
+                0u32..20,
+                proptest::prelude::Just(0x0010_003D),
+                proptest::prelude::Just(0x0008_0008),
+            ]),
+            1..300,
+        ),
+    ) {
+        let config = ErnicConfig { num_qp: 8, ..ErnicConfig::default() };
+        let mut nic = Nic::ernic(config, Ram::new(0, 0x1_0000));
+        let map = nic.device.map();
+        nic.write32(at(Register::XrnicConfQpEn, 0), 7);
+        nic.write32(at(Register::Xrnicconf, 0), 1);
+        for (row, index, value) in script {
+            let register = ROWS[row].register;
+            let index = index % map.count(register).max(1) + u16::from(ROWS[row].offset >= 0x18_0000);
+            let offset = map.offset(Location { register, index });
+            nic.write32(offset, value);
+            nic.read32(offset);
+            let mut bytes = [0; FRAME_LEN_MAX];
+            for _ in 0..4 {
+                let mut room = Room { bytes: &mut bytes, segments: 1, source_port: None };
+                let Some(train) = nic.poll_transmit(Nanos(0), &mut room) else { break };
+                nic.handle_frame(Nanos(0), &bytes[..train.len], Rx::default());
+            }
+            if let Some(deadline) = nic.next_deadline() {
+                nic.handle_timeout(deadline);
+            }
+        }
+        nic.reset();
+        for row in ROWS {
+            let location = Location { register: row.register, index: u16::from(row.offset >= 0x18_0000) * 2 };
+            let expected = map.profile.reset(row.register);
+            proptest::prop_assert_eq!(nic.read32(map.offset(location)), expected, "{}", row.name);
+        }
+    }
 }
