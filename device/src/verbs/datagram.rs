@@ -86,7 +86,8 @@ impl<M: Memory> Nic<Verbs, M> {
     }
 
     /// Attaches a datagram queue pair to a multicast group (`ibv_attach_mcast`); twice counts once.
-    /// The first one of a group raises [`super::AsyncEvent::MulticastJoin`].
+    /// The first one of a group raises [`super::AsyncEvent::MulticastJoin`]. Chosen: what this
+    /// network interface itself sends to the group comes back only if the link brings it.
     ///
     /// # Errors
     /// The queue pair is unknown or not UD, or the address is not multicast.

@@ -524,8 +524,11 @@ impl<M: Memory> Nic<Verbs, M> {
         let rq_depth = if init.srq.is_some() { 0 } else { init.rq_depth };
         let recv = ReceiveQueue::new(rq_depth, init.max_sge)?;
         device.regions.hold_pd(init.pd)?;
-        let attributes = Attributes { service: init.service, ..Attributes::default() };
+        let policy = Connection::default().policy;
         let created = number(&mut device.qps).and_then(|qpn| {
+            let attributes = Attributes { service: init.service, policy, ..Attributes::default() };
+            let (pkey, qkey) = datagram::keys(qpn, attributes.pkey, attributes.qkey);
+            let attributes = Attributes { pkey, qkey, ..attributes };
             let created = self.engine.create(qpn, attributes);
             created.map(|()| qpn).map_err(|_| Error::Exhausted("queue pair number"))
         });

@@ -1,9 +1,15 @@
 //! Shared receive queues: order, limit, the last entry, and what errors leave behind.
 
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use softrnic_device::Device;
 use softrnic_device::verbs::{
     AsyncEvent, BadRequest, Connection, Error, QpInit, RecvRequest, SendOp, Srq, SrqInit,
 };
-use softrnic_engine::{Qpn, Reason, State, Status};
+use softrnic_engine::{
+    Completion, CompletionKind, Event, Face, Hold, Place, Qpn, Reason, State, Status,
+};
 
 use crate::world::{BASE, Side, World, outcome};
 
@@ -255,4 +261,106 @@ fn what_a_shared_queue_refuses() {
     let init = QpInit { pd, send_cq, recv_cq, srq: Some(srq), ..QpInit::default() };
     assert_eq!(nic.create_qp(&init), Err(gone));
     assert_eq!(side.counted(Reason::WorkQueueFull), 1);
+}
+
+/// What may happen to a shared receive queue; `usize` is a queue pair.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Post,
+    Take(usize),
+    /// The oldest entry that a queue pair holds ends.
+    Finish(usize),
+    Fail(usize),
+    Arm(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => Just(Step::Post),
+        4 => (0..2usize).prop_map(Step::Take),
+        3 => (0..2usize).prop_map(Step::Finish),
+        1 => (0..2usize).prop_map(Step::Fail),
+        1 => (0..=8u32).prop_map(Step::Arm),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+fn arrived(place: Place) -> Completion {
+    let kind = CompletionKind::Receive {
+        place: Some(place),
+        length: 0,
+        by_write: false,
+        immediate: None,
+        invalidated: None,
+        solicited: false,
+        source_qpn: None,
+    };
+    Completion { kind, status: Success, reason: None }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Two queue pairs against a model: first in, first taken; each entry ends once, with whoever
+    /// took it; a place is free again when its entry has ended; one event for each limit.
+    #[test]
+    fn s_68_any_interleaving_is_that_of_a_queue(steps in steps()) {
+        let mut shared = Shared::new();
+        let (srq, qs) = (shared.srq, shared.b);
+        let side = &mut shared.world.b;
+        let (mut next, mut limit) = (0, 0);
+        let mut posted = VecDeque::new();
+        let mut taken: [VecDeque<(u64, Place)>; 2] = Default::default();
+        for step in steps {
+            let (mut completed, mut events) = (Vec::new(), Vec::new());
+            let mut view = side.nic.device.view(&mut side.nic.memory);
+            match step {
+                Step::Post => {
+                    let full = posted.len() + taken[0].len() + taken[1].len() == 8;
+                    let request = RecvRequest { wr_id: next, sges: &[] };
+                    let result = side.nic.post_srq_recv(srq, &request);
+                    prop_assert_eq!(result.is_err(), full);
+                    if !full {
+                        posted.push_back(next);
+                    }
+                    next += 1;
+                }
+                Step::Take(i) => match (view.receive(qs[i]), posted.pop_front()) {
+                    (Ok(place), Some(wr_id)) => {
+                        taken[i].push_back((wr_id, place));
+                        if posted.len() < limit as usize {
+                            limit = 0;
+                            events.push(AsyncEvent::SrqLimitReached(srq));
+                        }
+                    }
+                    (result, model) => prop_assert_eq!((result, model), (Err(Hold::Stall), None)),
+                },
+                Step::Finish(i) => {
+                    if let Some((wr_id, place)) = taken[i].pop_front() {
+                        prop_assert_eq!(view.scatter(qs[1 - i], place, 0, &[]),
+                            Err(Hold::Fault(Reason::AccessRights)), "not its place");
+                        prop_assert_eq!(view.complete(qs[1 - i], arrived(place)), Ok(()));
+                        prop_assert_eq!(view.complete(qs[i], arrived(place)), Ok(()));
+                        completed.push((wr_id, qs[i], Success));
+                    }
+                }
+                Step::Fail(i) => {
+                    let reason = Reason::QpFatal;
+                    view.event(Event::QpError { qpn: qs[i], reason, by_peer: false });
+                    completed.extend(taken[i].drain(..).map(|(wr_id, _)| (wr_id, qs[i], Flushed)));
+                    events.push(AsyncEvent::LastWqeReached(qs[i]));
+                }
+                Step::Arm(to) => {
+                    limit = to;
+                    side.nic.set_srq_limit(srq, to).unwrap();
+                }
+            }
+            let mut got: Vec<_> =
+                side.received().iter().map(|wc| (wc.wr_id, wc.qpn, wc.status)).collect();
+            got.sort_by_key(|(wr_id, ..)| *wr_id);
+            prop_assert_eq!(got, completed);
+            let told: Vec<_> = core::iter::from_fn(|| side.nic.get_async_event()).collect();
+            prop_assert_eq!(told, events);
+        }
+    }
 }

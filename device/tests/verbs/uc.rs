@@ -215,3 +215,17 @@ fn s_55_a_full_completion_queue_fails_an_unreliable_receiver_too() {
     let told = AsyncEvent::CqError(world.b.recv_cq);
     assert_eq!(world.b.nic.get_async_event(), Some(told));
 }
+
+#[test]
+fn u_04_a_receive_with_a_bad_key_fails_and_so_does_the_queue_pair() {
+    let mut world = uc();
+    let bad = Sge { address: BASE, length: 64, lkey: Default::default() };
+    world.b.recv(1, &[bad]);
+    world.b.recv(2, &[]);
+    world.a.send(1, SendOp::Send, &[world.a.sge(0, 8)]);
+    world.pump();
+    assert_eq!(outcome(&world.a.sent()), [(1, Success)]);
+    assert_eq!(world.b.state(), State::Error);
+    let received = outcome(&world.b.received());
+    assert_eq!(received, [(1, Status::LocalProtection), (2, Status::Flushed)]);
+}

@@ -390,16 +390,19 @@ fn only_datagrams_have_addresses_and_groups() {
 }
 
 #[test]
-fn a_receive_with_a_bad_key_keeps_its_place_and_nothing_is_written() {
+fn u_14_a_receive_with_a_bad_key_fails_and_so_does_the_queue_pair() {
     let mut world = ud();
     let to = to_b(&mut world);
     let bad = Sge { address: BASE, length: 64, lkey: Default::default() };
     world.b.recv(1, &[bad]);
+    world.b.recv(2, &[]);
     datagram(&mut world.a, 1, to, b"x");
     world.pump();
-    assert_eq!(world.b.counted(Reason::WorkKey), 1);
-    assert_eq!(world.b.state(), State::Rts);
-    assert!(world.b.received().is_empty());
+    assert_eq!(world.b.state(), State::Error);
+    let received = world.b.received();
+    assert_eq!(outcome(&received), [(1, Status::LocalProtection), (2, Flushed)]);
+    assert_eq!(received[0].reason, Some(Reason::WorkKey));
+    assert_eq!(world.b.nic.get_async_event(), None, "the receive tells of it");
 }
 
 #[test]
