@@ -11,6 +11,7 @@ use crate::counters::{Counter, Counters};
 use crate::datagram::Groups;
 use crate::face::{Event, Face};
 use crate::numbers::{Nanos, Psn, Qpn};
+use crate::packet::icrc::Icrc;
 use crate::packet::opcode::Transport;
 use crate::packet::{Network, Operation, Packet, parse};
 use crate::qp::{Attributes, Qp, Service, State};
@@ -146,6 +147,7 @@ pub struct Engine {
     refused: [u64; Reason::COUNT],
     retired: Counters,
     groups: Groups,
+    icrc: Icrc,
 }
 
 /// BTH.DestQP of multicast datagrams.
@@ -179,6 +181,7 @@ impl Engine {
             refused: [0; Reason::COUNT],
             retired: Counters::default(),
             groups: Groups::default(),
+            icrc: Icrc::default(),
         }
     }
 
@@ -230,9 +233,8 @@ impl Engine {
                 return Some(queued);
             }
             // The deadline has moved since it was queued.
-            let mut positions = TimerPositions(&mut self.qps);
-            self.timers.pop(&mut positions);
-            self.timers.schedule(slot, deadline, &mut positions);
+            self.pop_timer(slot);
+            self.settle(slot as usize);
         }
         None
     }
@@ -261,8 +263,8 @@ impl Engine {
             self.grow();
         }
         let slot = self.slot_index(qpn);
-        let timer_position = self.qps[slot].timer_position;
-        self.qps[slot] = Qp { qpn, exists: true, attributes, timer_position, ..Qp::vacant() };
+        let vacant = self.vacate(slot);
+        self.qps[slot] = Qp { qpn, exists: true, attributes, ..vacant };
         Ok(())
     }
 
@@ -272,11 +274,8 @@ impl Engine {
         for group in self.groups.forget(qpn) {
             face.event(Event::MulticastLeave(group));
         }
-        let qp = &mut self.qps[slot];
-        self.retired.add(&qp.counters);
-        // Entries of the ready list and the timers are recognised as stale by what they find.
-        let (queued, timer_position) = (qp.queued, qp.timer_position);
-        *qp = Qp { queued, timer_position, ..Qp::vacant() };
+        self.retired.add(&self.qps[slot].counters);
+        self.qps[slot] = self.vacate(slot);
     }
 
     /// A queue pair's attributes, to change. Unknown numbers give `None`.
@@ -412,6 +411,7 @@ impl Engine {
         verdict
     }
 
+    #[inline(always)]
     fn judge(&mut self, now: Nanos, frame: &[u8], rx: Rx, face: &mut impl Face) -> Verdict {
         let packet = match parse(frame) {
             Ok(packet) => packet,
@@ -433,6 +433,7 @@ impl Engine {
         verdict
     }
 
+    #[inline(always)]
     fn deliver(
         &mut self,
         now: Nanos,
@@ -476,6 +477,7 @@ impl Engine {
         result
     }
 
+    #[inline(always)]
     fn deliver_to(
         &mut self,
         slot: usize,
@@ -510,12 +512,14 @@ impl Engine {
     }
 
     /// Checks that need no queue pair (rule V-01).
-    fn check_port(&self, packet: &Packet<'_>, rx: Rx) -> Result<(), Reason> {
+    #[inline(always)]
+    fn check_port(&mut self, packet: &Packet<'_>, rx: Rx) -> Result<(), Reason> {
         if !self.port.enabled {
             return Err(Reason::QpNotReady);
         }
-        let mac = packet.dest_mac();
-        if mac != self.port.mac && Some(mac) != multicast_mac(packet.dest_ip()) {
+        let multicast = packet.bth.dest_qpn() == MULTICAST_QPN;
+        let mac = if multicast { multicast_mac(packet.dest_ip()) } else { Some(self.port.mac) };
+        if Some(packet.dest_mac()) != mac {
             return Err(Reason::DestinationMac);
         }
         if packet.network == Network::Grh {
@@ -524,19 +528,15 @@ impl Engine {
         if self.port.require_dont_fragment && !packet.dont_fragment() {
             return Err(Reason::Ipv4DontFragmentClear);
         }
-        if !rx.icrc_verified && !packet.icrc_valid() {
+        if !rx.icrc_verified && !packet.icrc_valid_by(&mut self.icrc) {
             return Err(Reason::Icrc);
         }
-        let ip = packet.dest_ip();
-        let ours = match ip {
-            IpAddr::V4(ip) => ip == self.port.ipv4,
-            IpAddr::V6(ip) => ip == self.port.ipv6,
+        let ours = match packet.network {
+            Network::Ipv4 => packet.goes_to(self.port.ipv4.into()),
+            Network::Ipv6 | Network::Grh => packet.goes_to(self.port.ipv6.into()),
         };
-        if ours || (ip.is_multicast() && packet.bth.dest_qpn() == MULTICAST_QPN) {
-            Ok(())
-        } else {
-            Err(Reason::DestinationIp)
-        }
+        // A multicast MAC address was made from a multicast group.
+        if ours || multicast { Ok(()) } else { Err(Reason::DestinationIp) }
     }
 
     /// Runs everything whose time has come.
@@ -545,7 +545,7 @@ impl Engine {
             if queued > now {
                 break;
             }
-            self.timers.pop(&mut TimerPositions(&mut self.qps));
+            self.pop_timer(slot);
             let qp = &mut self.qps[slot as usize];
             if qp.exists {
                 responder::handle_timeout(qp, now);
@@ -606,8 +606,21 @@ impl Engine {
         (qp.exists && qp.qpn == qpn).then_some(slot)
     }
 
+    /// A vacant queue pair for a slot that may still be on the ready list and the timers: its
+    /// entries there are recognised as stale by what they find.
+    fn vacate(&self, slot: usize) -> Qp {
+        let Qp { queued, timer_position, queued_deadline, .. } = self.qps[slot];
+        Qp { queued, timer_position, queued_deadline, ..Qp::vacant() }
+    }
+
+    /// Takes the first timer entry, which is `slot`'s.
+    fn pop_timer(&mut self, slot: u32) {
+        self.qps[slot as usize].queued_deadline = Nanos::NEVER;
+        self.timers.pop(&mut TimerPositions(&mut self.qps));
+    }
+
     /// Puts a queue pair on the ready list and the timers, as its state now asks for.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, slot: usize) {
         let qp = &mut self.qps[slot];
         if !qp.queued && qp.exists && qp.wants_to_send() {
@@ -615,7 +628,8 @@ impl Engine {
             self.ready.push_back(slot as u32);
         }
         let deadline = qp.deadline();
-        if deadline != Nanos::NEVER {
+        if deadline < qp.queued_deadline {
+            qp.queued_deadline = deadline;
             self.timers.schedule(slot as u32, deadline, &mut TimerPositions(&mut self.qps));
         }
     }
@@ -632,6 +646,7 @@ impl Engine {
         for mut qp in old.into_iter().filter(|qp| qp.exists) {
             qp.queued = false;
             qp.timer_position = NOT_QUEUED;
+            qp.queued_deadline = Nanos::NEVER;
             let slot = self.slot_index(qp.qpn);
             self.qps[slot] = qp;
         }
@@ -647,6 +662,7 @@ impl Engine {
 }
 
 /// Checks between finding the queue pair and looking at the PSN (rule V-01).
+#[inline(always)]
 fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     let attributes = &qp.attributes;
     if !attributes.enabled {
@@ -674,7 +690,7 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     }
     if attributes.policy.check_source
         && attributes.service != Service::Ud
-        && packet.source_ip() != attributes.path.dest_ip
+        && !packet.comes_from(attributes.path.dest_ip)
     {
         return Err(Reason::SourceAddress);
     }

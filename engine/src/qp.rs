@@ -291,6 +291,8 @@ pub struct Qp {
     /// `template` fits attributes and port.
     pub(crate) template_valid: bool,
     pub(crate) timer_position: u32,
+    /// When the timers will look at it at the latest; `NEVER` where they will not.
+    pub(crate) queued_deadline: Nanos,
     pub(crate) state: State,
     pub(crate) attributes: Attributes,
     pub(crate) template: Option<Template>,
@@ -307,6 +309,7 @@ impl Qp {
             queued: false,
             template_valid: false,
             timer_position: NOT_QUEUED,
+            queued_deadline: Nanos::NEVER,
             state: State::Reset,
             attributes: Attributes::default(),
             template: None,

@@ -220,6 +220,7 @@ impl Requester {
         number as usize & (self.ring.len() - 1)
     }
 
+    #[inline(always)]
     fn entry(&self, number: u32) -> Option<&InFlight> {
         if number == self.tail {
             return None;
@@ -245,6 +246,7 @@ impl Requester {
 
     /// The oldest unacknowledged PSN has moved (rules ): counters start again, so does the
     /// timer, and acknowledged packets are not sent again.
+    #[inline(always)]
     fn progress(&mut self, now: Nanos, ack_timeout: u8) {
         self.retries_used = 0;
         self.rnr_retries_used = 0;
@@ -365,6 +367,7 @@ struct Plan {
 }
 
 /// Writes the next request packet.
+#[inline(always)]
 pub(crate) fn poll(
     qp: &mut Qp,
     now: Nanos,
@@ -434,6 +437,7 @@ impl Unsent {
 
 /// Writes the planned packet of the entry at the cursor; returns its length and where the payload
 /// starts.
+#[inline(always)]
 fn write_packet(
     qp: &Qp,
     plan: &Plan,
@@ -511,6 +515,7 @@ fn poll_datagram(
 }
 
 /// Decides what is sent next; takes new work where everything taken is sent. `None`: nothing now.
+#[inline(always)]
 fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
     if qp.requester.cursor == qp.requester.tail && !take_work(qp, face) {
         return None;
@@ -591,6 +596,7 @@ fn has_credit(requester: &Requester, entry: &InFlight) -> bool {
 }
 
 /// Takes the next work request into the ring. `false`: there is none, or no room.
+#[inline(always)]
 fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
     let requester = &mut qp.requester;
     if requester.in_flight() as usize >= requester.ring.len() {
@@ -627,6 +633,7 @@ fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
 }
 
 /// What a work request may not be on this queue pair.
+#[inline(always)]
 fn check(work: &Work, attributes: &Attributes) -> Option<(Status, Reason)> {
     use WorkOpcode as W;
     let legal = match attributes.service {
@@ -676,6 +683,7 @@ fn write_extensions(plan: &Plan, work: &Work, out: &mut [u8]) {
 }
 
 /// A packet has left: cursor, PSN, window and timer follow.
+#[inline(always)]
 fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
     let requester = &mut qp.requester;
     requester.request_ack = false;
@@ -891,6 +899,7 @@ fn acknowledge(
 /// # Errors
 /// An unanswered READ or atomic stands before `to`: its answers were lost (rule Q-23). What comes
 /// before it is complete; it will be asked for again.
+#[inline(always)]
 fn advance(qp: &mut Qp, now: Nanos, to: Psn, face: &mut impl Face) -> Result<(), Reason> {
     let before = qp.requester.unacknowledged;
     let mut reached = true;
@@ -1036,6 +1045,10 @@ pub(crate) fn handle_timeout(qp: &mut Qp, now: Nanos, face: &mut impl Face) {
     if requester.waiting_rnr {
         requester.waiting_rnr = false;
         requester.may_send = true;
+    } else if !qp.attributes.enabled {
+        // It may not send again now, so that nothing is learned from the silence.
+        let timeout_ns = ack_timeout_ns(qp.attributes.ack_timeout);
+        requester.deadline = timeout_ns.map_or(Nanos::NEVER, |ns| now.after(ns));
     } else if requester.next_psn != requester.unacknowledged {
         requester.request_ack = true;
         qp.counters.count(Counter::LocalAckTimeoutErr);
@@ -1062,6 +1075,7 @@ fn retry(qp: &mut Qp, face: &mut impl Face) {
 ///
 /// # Errors
 /// The completion queue is full; the queue pair is in the error state then.
+#[inline(always)]
 fn complete_head(
     qp: &mut Qp,
     status: Status,

@@ -194,6 +194,7 @@ impl Responder {
     }
 
     /// Takes a receive buffer, or the one that an earlier try or a dropped message left.
+    #[inline(always)]
     pub(crate) fn take_receive(&mut self, qpn: Qpn, face: &mut impl Face) -> Result<Place, Hold> {
         match self.message.receive.take() {
             Some(place) => Ok(place),
@@ -326,6 +327,7 @@ pub(crate) fn handle(
     result
 }
 
+#[inline(always)]
 fn reliable(
     qp: &mut Qp,
     now: Nanos,
@@ -441,6 +443,7 @@ fn ahead(qp: &mut Qp) -> Reason {
 }
 
 /// The packet at the expected PSN was executed: PSN and MSN follow.
+#[inline(always)]
 fn accepted(qp: &mut Qp, packet: &Packet<'_>, psns: u32) {
     let responder = &mut qp.responder;
     responder.expected_psn = responder.expected_psn.plus(psns);
@@ -454,6 +457,7 @@ fn accepted(qp: &mut Qp, packet: &Packet<'_>, psns: u32) {
 }
 
 /// What is said about a packet that was executed.
+#[inline(always)]
 fn acknowledge(qp: &mut Qp, now: Nanos, packet: &Packet<'_>) {
     let policy = &qp.attributes.policy;
     let responder = &mut qp.responder;
@@ -536,6 +540,7 @@ fn replay_atomic(qp: &mut Qp, psn: Psn) -> Result<(), Reason> {
 // Execution at the expected PSN.
 
 /// Executes a packet; returns the PSNs that it takes.
+#[inline(always)]
 fn execute(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<u32, Refusal> {
     check_sequence(qp, packet)?;
     check_payload(qp, packet)?;
@@ -559,6 +564,7 @@ fn execute(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<u32
 }
 
 /// Rule S-40: what may follow the last opcode.
+#[inline(always)]
 fn check_sequence(qp: &Qp, packet: &Packet<'_>) -> Result<(), Refusal> {
     if !packet.row.is_known() {
         return Err(Refusal::invalid(Reason::OpcodeUnknown));
@@ -581,6 +587,7 @@ fn check_sequence(qp: &Qp, packet: &Packet<'_>) -> Result<(), Refusal> {
 }
 
 /// Rule S-42: how much payload an opcode carries.
+#[inline(always)]
 fn check_payload(qp: &Qp, packet: &Packet<'_>) -> Result<(), Refusal> {
     let len = packet.payload().len();
     let mtu = qp.attributes.path_mtu.bytes() as usize;
@@ -598,6 +605,7 @@ fn check_payload(qp: &Qp, packet: &Packet<'_>) -> Result<(), Refusal> {
     }
 }
 
+#[inline(always)]
 fn send(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Refusal> {
     let qpn = qp.qpn;
     if packet.row.position.starts() {
@@ -799,6 +807,7 @@ fn check_depth(qp: &Qp) -> Result<(), Refusal> {
     }
 }
 
+#[inline(always)]
 fn take_receive(qp: &mut Qp, face: &mut impl Face) -> Result<Place, Refusal> {
     match qp.responder.take_receive(qp.qpn, face) {
         Ok(place) => Ok(place),
@@ -808,6 +817,7 @@ fn take_receive(qp: &mut Qp, face: &mut impl Face) -> Result<Place, Refusal> {
 }
 
 /// The completion shows before the acknowledgement leaves.
+#[inline(always)]
 fn complete_receive(
     qp: &mut Qp,
     kind: CompletionKind,

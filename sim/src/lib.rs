@@ -10,6 +10,7 @@ mod link;
 mod model;
 mod native_node;
 mod node;
+mod pair;
 mod payload;
 mod random;
 mod report;
@@ -21,6 +22,7 @@ pub use ladder::{Ladder, describe_frame};
 pub use link::{DropRule, ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
 pub use model::Model;
 pub use node::NodeError;
+pub use pair::ErnicPair;
 pub use random::Random;
 pub use report::{FileReport, Latency, NodeReport, PhaseReport, Report};
 pub use scenario::{

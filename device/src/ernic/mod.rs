@@ -42,6 +42,9 @@ use region::Regions;
 use registers::{KEPT_GLOBAL, bits};
 use status::Status;
 
+/// Bytes that this face keeps for each queue pair, besides the engine's. Its queues are in memory.
+pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>();
+
 /// Build parameters of an ERNIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErnicConfig {

@@ -90,44 +90,44 @@ impl QueuePair {
         tickets: [0; IN_FLIGHT_MAX as usize],
     };
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn word(&self, register: Register) -> u32 {
         self.words[register.kept_index()]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn word_mut(&mut self, register: Register) -> &mut u32 {
         &mut self.words[register.kept_index()]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn address(&self, low: Register, high: Register) -> u64 {
         self.word(low) as u64 | (self.word(high) as u64) << 32
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn is_set(&self, qpconf_bit: u32) -> bool {
         self.word(Register::Qpconf) & qpconf_bit != 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn sq_depth(&self) -> u32 {
         self.word(Register::Qdepth) & 0xFFFF
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn rq_depth(&self) -> u32 {
         self.word(Register::Qdepth) >> 16
     }
 
     /// Bytes of one receive buffer, less than 2^24.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn rq_buffer_len(&self) -> u32 {
         (self.word(Register::Qpconf) >> 16) * RQ_BUFFER_UNIT
     }
 
     /// Bus address of the receive buffer that the next message fills.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn rq_buffer_address(&self) -> u64 {
         let slot = position(self.word(Register::Statrqpidb), self.rq_depth()) as u64;
         let base = self.address(Register::Rqba, Register::Rqbamsb);
@@ -135,7 +135,7 @@ impl QueuePair {
     }
 
     /// Whether a receive buffer is free. One is always left empty, so that full differs from empty.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn rq_has_room(&self) -> bool {
         let depth = self.rq_depth();
         let producer = position(self.word(Register::Statrqpidb), depth);
@@ -171,12 +171,12 @@ impl QueuePair {
         (base.wrapping_add(u64::from(slot) * WQE_LEN), Self::ticket_slot(index))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn set_ticket(&mut self, slot: usize, ticket: u32) {
         self.tickets[slot % IN_FLIGHT_MAX as usize] = ticket;
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) const fn ticket(&self, index: u32) -> u32 {
         self.tickets[Self::ticket_slot(index)]
     }
@@ -208,19 +208,19 @@ impl QueuePair {
 }
 
 /// The index after `index`: 1..=depth.
-#[inline]
+#[inline(always)]
 pub(super) const fn next_index(index: u32, depth: u32) -> u32 {
     if index >= depth { 1 } else { index + 1 }
 }
 
 /// An index's point of the ring, 0..depth: where 0 and depth are the same.
-#[inline]
+#[inline(always)]
 const fn position(index: u32, depth: u32) -> u32 {
     if index >= depth { 0 } else { index }
 }
 
 /// How many entries a doorbell announces that moves from one index to another.
-#[inline]
+#[inline(always)]
 const fn newly_posted(from: u32, to: u32, depth: u32) -> u32 {
     if to >= from { to - from } else { (to + depth).saturating_sub(from) }
 }

@@ -43,6 +43,7 @@ impl Register {
     }
 
     /// Which of its section's kept words is this register's.
+    #[inline(always)]
     pub(super) const fn kept_index(self) -> usize {
         KEPT_INDEX[self as usize] as usize
     }

@@ -38,7 +38,7 @@ pub struct View<'a, M> {
 }
 
 impl<M: Memory> Face for View<'_, M> {
-    #[inline]
+    #[inline(always)]
     fn work(&mut self, q: Qpn, index: u32) -> Fetch {
         let Some(qp) = self.ernic.qps.get_mut(q.get() as usize) else { return Fetch::Empty };
         if index == qp.posted {
@@ -73,13 +73,13 @@ impl<M: Memory> Face for View<'_, M> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn gather(&mut self, _: Qpn, from: Place, offset: u32, out: &mut [u8]) -> Result<(), Hold> {
         let address = self.address(from, offset, out.len())?;
         self.memory.read(address, out).map_err(|fault| Hold::Fault(fault.into()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, q: Qpn) -> Result<Place, Hold> {
         let Some(qp) = self.ernic.qps.get_mut(q.get() as usize) else { return Err(Hold::Stall) };
         if !qp.rq_has_room() {
@@ -104,13 +104,13 @@ impl<M: Memory> Face for View<'_, M> {
         Ok(Place { token: REGION | u64::from(key.0), base, length })
     }
 
-    #[inline]
+    #[inline(always)]
     fn scatter(&mut self, _: Qpn, to: Place, offset: u32, bytes: &[u8]) -> Result<(), Hold> {
         let address = self.address(to, offset, bytes.len())?;
         self.memory.write(address, bytes).map_err(|fault| Hold::Fault(fault.into()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete(&mut self, q: Qpn, what: Completion) -> Result<(), Reason> {
         match what.kind {
             // These wait for recovery, which reads the queue itself.
@@ -181,7 +181,7 @@ impl<M: Memory> Face for View<'_, M> {
 impl<M: Memory> View<'_, M> {
     /// Bus address of `len` bytes at an offset of a place. A region's key is looked at again, since
     /// software may have taken the region away.
-    #[inline]
+    #[inline(always)]
     fn address(&self, place: Place, offset: u32, len: usize) -> Result<u64, Hold> {
         if place.token & REGION != 0 {
             self.ernic.regions.still_there(RKey(place.token as u32)).map_err(Hold::Fault)?;
@@ -194,7 +194,7 @@ impl<M: Memory> View<'_, M> {
 
     /// The oldest entry of the send queue is done: completion queue entry, CQHEAD, doorbell
     /// write-back and interrupt, in this order.
-    #[inline]
+    #[inline(always)]
     pub(super) fn retire(&mut self, q: Qpn, cqe: u32) -> Result<(), Reason> {
         let Some(qp) = self.ernic.qps.get_mut(q.get() as usize) else { return Ok(()) };
         let head = next_index(qp.word(Register::Cqhead), qp.sq_depth());
@@ -243,7 +243,7 @@ impl<M: Memory> View<'_, M> {
     }
 
     /// A receive buffer holds a message: STATRQPIDB, doorbell write-back and interrupt, in this order.
-    #[inline]
+    #[inline(always)]
     fn message_arrived(&mut self, q: Qpn) -> Result<(), Reason> {
         let Some(qp) = self.ernic.qps.get_mut(q.get() as usize) else { return Ok(()) };
         let producer = next_index(qp.word(Register::Statrqpidb), qp.rq_depth());

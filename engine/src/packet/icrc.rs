@@ -29,6 +29,7 @@ pub const fn bth_offset(network: Network) -> usize {
 
 /// Sets the masked fields of a header to ones, in place. `header` starts at the IP header or GRH
 /// and reaches at least to BTH byte 4.
+#[inline(always)]
 pub fn mask(network: Network, header: &mut [u8]) {
     match network {
         Network::Ipv4 => {
@@ -49,31 +50,64 @@ pub fn mask(network: Network, header: &mut [u8]) {
     header[bth_offset(network) + 4] = 0xFF;
 }
 
-/// CRC-32 of bytes whose masked fields are already ones.
+/// A CRC that has taken in the masked LRH, and room for a masked copy. Made once and used for every
+/// packet: looking for the CPU's CRC instructions, and clearing the room, each cost a good part of
+/// what a short packet does.
+#[derive(Clone, Debug)]
+pub struct Icrc {
+    of_lrh: Hasher,
+    copy: [u8; COPY_LEN_MAX],
+}
+
+impl Default for Icrc {
+    fn default() -> Self {
+        Self { of_lrh: of_lrh(), copy: [0; COPY_LEN_MAX] }
+    }
+}
+
+impl Icrc {
+    /// The ICRC of a packet from its IP header or GRH up to, and not including, the ICRC field.
+    /// `covered` reaches at least to the end of the BTH.
+    #[inline(always)]
+    #[must_use]
+    pub fn of(&mut self, network: Network, covered: &[u8]) -> u32 {
+        if let Some(copy) = self.copy.get_mut(..covered.len()) {
+            copy.copy_from_slice(covered);
+            mask(network, copy);
+            return go_on(&self.of_lrh, copy);
+        }
+        let (head, rest) = covered.split_at(MASK_LEN_MAX);
+        let mut masked = [0; MASK_LEN_MAX];
+        masked.copy_from_slice(head);
+        mask(network, &mut masked);
+        let mut hasher = self.of_lrh.clone();
+        hasher.update(&masked);
+        hasher.update(rest);
+        hasher.finalize()
+    }
+}
+
+/// CRC-32 of the masked LRH and of bytes whose masked fields are already ones.
 #[must_use]
 pub fn of_masked(bytes: &[u8]) -> u32 {
-    let mut hasher = Hasher::new_with_initial(LRH_CRC);
+    go_on(&of_lrh(), bytes)
+}
+
+/// [`of_masked`], from a CRC of the masked LRH.
+#[inline(always)]
+pub(super) fn go_on(of_lrh: &Hasher, bytes: &[u8]) -> u32 {
+    let mut hasher = of_lrh.clone();
     hasher.update(bytes);
     hasher.finalize()
 }
 
-/// The ICRC of a packet from its IP header or GRH up to, and not including, the ICRC field.
-/// `covered` reaches at least to the end of the BTH.
+/// A CRC that has taken in the masked LRH.
+pub(super) fn of_lrh() -> Hasher {
+    Hasher::new_with_initial(LRH_CRC)
+}
+
+/// [`Icrc::of`], for one packet.
 #[must_use]
 pub fn of(network: Network, covered: &[u8]) -> u32 {
-    if covered.len() <= COPY_LEN_MAX {
-        let mut copy = [0; COPY_LEN_MAX];
-        let copy = &mut copy[..covered.len()];
-        copy.copy_from_slice(covered);
-        mask(network, copy);
-        return of_masked(copy);
-    }
-    let (head, rest) = covered.split_at(MASK_LEN_MAX);
-    let mut masked = [0; MASK_LEN_MAX];
-    masked.copy_from_slice(head);
-    mask(network, &mut masked);
-    let mut hasher = Hasher::new_with_initial(LRH_CRC);
-    hasher.update(&masked);
-    hasher.update(rest);
-    hasher.finalize()
+    Icrc::default().of(network, covered)
 }

@@ -8,6 +8,7 @@ use core::net::IpAddr;
 use zerocopy::FromBytes;
 
 use super::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
+use super::icrc::Icrc;
 use super::opcode::{self, Ext, OpcodeRow, Payload};
 use super::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL, ETHERTYPE_ROCE_V1,
@@ -53,9 +54,21 @@ pub struct Packet<'a> {
 ///
 /// # Errors
 /// The first check that fails, in the order of rule V-01. Nothing is read past the frame.
-#[inline]
+#[inline(always)]
 pub fn parse(frame: &[u8]) -> Result<Packet<'_>, Reason> {
-    let (ethertype, l3, vlan_tags) = ethernet(frame)?;
+    match be16(frame, 12) {
+        None => Err(Reason::FrameTooShort),
+        Some(ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN) => {
+            let (ethertype, l3, vlan_tags) = ethernet(frame)?;
+            network(frame, ethertype, l3, vlan_tags)
+        }
+        // Apart, so that the offsets of untagged frames are constants.
+        Some(ethertype) => network(frame, ethertype, 14, 0),
+    }
+}
+
+#[inline(always)]
+fn network(frame: &[u8], ethertype: u16, l3: usize, vlan_tags: u8) -> Result<Packet<'_>, Reason> {
     let (network, bth_at, end) = match ethertype {
         ETHERTYPE_IPV4 => ipv4(frame, l3)?,
         ETHERTYPE_IPV6 => ipv6(frame, l3)?,
@@ -82,6 +95,7 @@ fn ethernet(frame: &[u8]) -> Result<(u16, usize, u8), Reason> {
     }
 }
 
+#[inline(always)]
 fn ipv4(frame: &[u8], l3: usize) -> Result<(Network, usize, usize), Reason> {
     let header: &[u8; 20] = array(frame, l3)?;
     if header[0] >> 4 != 4 {
@@ -121,6 +135,7 @@ fn ipv6(frame: &[u8], l3: usize) -> Result<(Network, usize, usize), Reason> {
 }
 
 /// Checks UDP against the IP payload length; returns the end of the packet.
+#[inline(always)]
 fn udp(frame: &[u8], at: usize, ip_payload: Option<usize>) -> Result<usize, Reason> {
     let ip_payload = ip_payload.filter(|&n| n >= 8 && at + n <= frame.len());
     let ip_payload = ip_payload.ok_or(Reason::IpLength)?;
@@ -151,6 +166,7 @@ fn grh(frame: &[u8], l3: usize) -> Result<(Network, usize, usize), Reason> {
     Ok((Network::Grh, l3 + 40, l3 + 40 + length))
 }
 
+#[inline(always)]
 fn transport(
     frame: &[u8],
     network: Network,
@@ -242,10 +258,43 @@ impl<'a> Packet<'a> {
     }
 
     /// Whether the ICRC is right.
-    #[inline]
     #[must_use]
     pub fn icrc_valid(&self) -> bool {
         self.icrc_carried() == self.icrc_computed()
+    }
+
+    /// Whether the ICRC is right, with a CRC that is at hand.
+    #[inline(always)]
+    #[must_use]
+    pub fn icrc_valid_by(&self, icrc: &mut Icrc) -> bool {
+        let covered = &self.frame[self.l3_offset()..self.icrc_offset()];
+        self.icrc_carried() == icrc.of(self.network, covered)
+    }
+
+    /// Whether the source address is `ip`; RoCE v1's SGID counts as an IPv6 address.
+    #[inline]
+    #[must_use]
+    pub fn comes_from(&self, ip: IpAddr) -> bool {
+        self.address_is(ip, 12, 8)
+    }
+
+    /// Whether the destination address is `ip`; RoCE v1's DGID counts as an IPv6 address.
+    #[inline]
+    #[must_use]
+    pub fn goes_to(&self, ip: IpAddr) -> bool {
+        self.address_is(ip, 16, 24)
+    }
+
+    #[inline(always)]
+    fn address_is(&self, ip: IpAddr, ipv4_at: usize, ipv6_at: usize) -> bool {
+        let l3 = &self.frame[self.l3_offset()..];
+        match (self.network, ip) {
+            (Network::Ipv4, IpAddr::V4(ip)) => l3[ipv4_at..ipv4_at + 4] == ip.octets(),
+            (Network::Ipv6 | Network::Grh, IpAddr::V6(ip)) => {
+                l3[ipv6_at..ipv6_at + 16] == ip.octets()
+            }
+            _ => false,
+        }
     }
 
     /// Destination MAC address.
@@ -386,6 +435,7 @@ impl<'a> Packet<'a> {
 /// One's complement sum of an IPv4 header, complemented: 0 where its checksum field is right, and
 /// the value to store where that field is 0.
 #[must_use]
+#[inline(always)]
 pub(super) fn ipv4_checksum(header: &[u8; 20]) -> u16 {
     let mut sum = 0u32;
     for pair in header.as_chunks::<2>().0 {

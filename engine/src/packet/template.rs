@@ -5,6 +5,8 @@
 
 use core::net::IpAddr;
 
+use crc32fast::Hasher;
+
 use super::headers::Aeth;
 use super::opcode::OpcodeRow;
 use super::parse::Network;
@@ -44,7 +46,7 @@ pub struct Flow {
     pub dest_qpn: Qpn,
 }
 
-/// The prepared headers of a flow. 104 bytes.
+/// The prepared headers of a flow.
 #[derive(Clone, Debug)]
 pub struct Template {
     bytes: [u8; TEMPLATE_LEN_MAX],
@@ -59,6 +61,7 @@ pub struct Template {
     first_word: [u8; 4],
     /// Sum of the IPv4 header's words but for length and checksum.
     checksum_base: u32,
+    of_lrh: Hasher,
 }
 
 /// BTH fields that differ from packet to packet.
@@ -137,6 +140,7 @@ impl Template {
             hop_limit: flow.hop_limit,
             first_word,
             checksum_base,
+            of_lrh: icrc::of_lrh(),
         })
     }
 
@@ -162,7 +166,7 @@ impl Template {
     /// [`Template::len`] on: writes everything before them, the pad and the ICRC.
     ///
     /// `frame` is exactly [`Template::frame_len`] long.
-    #[inline]
+    #[inline(always)]
     pub fn finish(&self, frame: &mut [u8], row: &OpcodeRow, payload_len: usize, bth: BthFields) {
         let (l3, len) = (usize::from(self.l3), self.len());
         let icrc_at = frame.len() - 4;
@@ -181,7 +185,7 @@ impl Template {
         let ip_len_at = if self.ipv6 { l3 + 4 } else { l3 + 2 };
         frame[ip_len_at..ip_len_at + 2].copy_from_slice(&ip_len.to_be_bytes());
 
-        let crc = icrc::of_masked(&frame[l3..icrc_at]);
+        let crc = icrc::go_on(&self.of_lrh, &frame[l3..icrc_at]);
         frame[icrc_at..].copy_from_slice(&crc.to_le_bytes());
 
         if self.ipv6 {

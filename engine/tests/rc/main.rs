@@ -5,4 +5,5 @@
 mod adversary;
 mod exchange;
 mod harness;
+mod limits;
 mod stories;

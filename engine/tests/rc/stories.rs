@@ -380,3 +380,25 @@ fn s_23_a_repeated_atomic_changes_memory_once() {
     assert_eq!(pair.ends[1].face.memory[0x2000..0x2008], 42u64.to_le_bytes());
     assert_eq!(pair.ends[0].face.memory[0x6000..0x6008], 41u64.to_le_bytes());
 }
+
+#[test]
+fn q_43_a_disabled_queue_pair_uses_no_retries() {
+    let mut setup = Setup::default();
+    setup.attributes.retry_count = 1;
+    let mut pair = Pair::new(setup);
+    pair.region();
+    pair.ends[0].post(remote(WorkOpcode::Write, 16));
+    pair.transmit(0, &mut |_, _| Fate::Drop);
+    let qpn = pair.ends[0].qpn;
+    let enable = |pair: &mut Pair, enabled| {
+        pair.ends[0].engine.attributes_mut(qpn).expect("it exists").enabled = enabled;
+    };
+    enable(&mut pair, false);
+    for _ in 0..5 {
+        assert!(pair.step(), "the timer goes on");
+    }
+    assert_eq!(pair.ends[0].sent(), []);
+    enable(&mut pair, true);
+    pair.run();
+    assert_eq!(pair.ends[0].sent(), [Status::Success]);
+}

@@ -21,6 +21,13 @@ fn main() {
     if "codec".contains(&filter) {
         codec::run();
     }
+    if "memory".contains(&filter) {
+        let engine = size_of::<softrnic_engine::Qp>();
+        let face = softrnic_device::ernic::QUEUE_PAIR_LEN;
+        println!(
+            "memory: {engine} bytes for a queue pair in the engine, {face} more in the ERNIC face\n"
+        );
+    }
     if "messages".contains(&filter) {
         messages::run();
     }
