@@ -14,7 +14,8 @@ use crate::packet::{
 };
 use crate::qp::Qp;
 use crate::reason::Reason;
-use crate::requester::Unsent;
+use crate::requester::{self, Unsent};
+use crate::responder;
 
 /// Bytes before the payload in a datagram's receive buffer (rule U-12).
 const GRH_AREA: usize = 40;
@@ -22,7 +23,8 @@ const GRH_AREA: usize = 40;
 /// Takes a datagram.
 ///
 /// # Errors
-/// Why it was dropped. A receive buffer that was taken for it is used for the next one.
+/// Why it was dropped. A receive buffer that it did not fit is used for the next one; one that is
+/// broken fails, and the queue pair with it.
 pub(crate) fn handle(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Reason> {
     let Some(deth) = packet.deth() else { return Err(Reason::OpcodeUnknown) };
     if deth.qkey.get() != qp.attributes.qkey {
@@ -34,7 +36,10 @@ pub(crate) fn handle(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> 
             qp.counters.count(Counter::OutOfBuffer);
             return Err(Reason::ReceiverNotReady);
         }
-        Err(Hold::Fault(reason)) => return Err(reason),
+        Err(Hold::Fault(reason)) => {
+            requester::enter_error(qp, reason, false, face);
+            return Err(reason);
+        }
     };
     let payload = packet.payload();
     let length = GRH_AREA + payload.len();
@@ -48,10 +53,11 @@ pub(crate) fn handle(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> 
         .and_then(|()| face.scatter(qp.qpn, place, GRH_AREA as u32, payload));
     if let Err(hold) = written {
         qp.responder.return_receive(place);
-        return Err(match hold {
-            Hold::Stall => Reason::QpNotReady,
-            Hold::Fault(reason) => reason,
-        });
+        let Hold::Fault(reason) = hold else { return Err(Reason::QpNotReady) };
+        // No later datagram would fare better with this buffer.
+        responder::fail_receive(qp, Status::LocalProtection, reason, face);
+        requester::enter_error(qp, reason, false, face);
+        return Err(reason);
     }
     qp.counters.count(Counter::SendMessages);
     let kind = CompletionKind::Receive {
@@ -63,7 +69,13 @@ pub(crate) fn handle(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> 
         solicited: packet.bth.solicited(),
         source_qpn: Some(deth.source_qpn()),
     };
-    face.complete(qp.qpn, Completion { kind, status: Status::Success, reason: None })
+    let completed =
+        face.complete(qp.qpn, Completion { kind, status: Status::Success, reason: None });
+    if let Err(reason) = completed {
+        // Rule S-55: nothing is lost in silence.
+        requester::enter_error(qp, reason, false, face);
+    }
+    completed
 }
 
 /// The 40 bytes before the payload: an IPv6 header, or an IPv4 header in the last 20.
@@ -175,6 +187,11 @@ impl Groups {
     /// `true` where the group is now empty.
     pub(crate) fn detach(&mut self, group: IpAddr, qpn: Qpn) -> bool {
         self.0.remove(&(group, qpn)) && self.members(group).next().is_none()
+    }
+
+    /// Whether the queue pair is attached.
+    pub(crate) fn holds(&self, group: IpAddr, qpn: Qpn) -> bool {
+        self.0.contains(&(group, qpn))
     }
 
     /// Removes a queue pair from all groups; returns the groups that are now empty.

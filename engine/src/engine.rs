@@ -343,11 +343,13 @@ impl Engine {
         }
     }
 
-    /// Detaches a queue pair from a multicast group.
-    pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr, face: &mut impl Face) {
+    /// Detaches a queue pair from a multicast group; `false` where it was not attached.
+    pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr, face: &mut impl Face) -> bool {
+        let attached = self.groups.holds(group, qpn);
         if self.groups.detach(group, qpn) {
             face.event(Event::MulticastLeave(group));
         }
+        attached
     }
 
     /// Counts a refusal that a face found outside of a frame (a work request, a register access).
@@ -512,8 +514,8 @@ impl Engine {
             return Err(Reason::QpNotReady);
         }
         let multicast = packet.bth.dest_qpn() == MULTICAST_QPN;
-        let mac = if multicast { multicast_mac(packet.dest_ip()) } else { self.port.mac };
-        if packet.dest_mac() != mac {
+        let mac = if multicast { multicast_mac(packet.dest_ip()) } else { Some(self.port.mac) };
+        if Some(packet.dest_mac()) != mac {
             return Err(Reason::DestinationMac);
         }
         if packet.network == Network::Grh {
@@ -766,17 +768,18 @@ const fn pkeys_match(ours: u16, theirs: u16) -> bool {
     (ours ^ theirs) & 0x7FFF == 0 && ours & 0x7FFF != 0 && (ours | theirs) & 0x8000 != 0
 }
 
-/// The MAC address of a multicast group (rule F-64); no frame's address otherwise.
-fn multicast_mac(group: IpAddr) -> [u8; 6] {
+/// The MAC address of a multicast group (rule F-64); `None` where it is not one.
+#[must_use]
+pub fn multicast_mac(group: IpAddr) -> Option<[u8; 6]> {
     match group {
         IpAddr::V4(ip) if ip.is_multicast() => {
             let [_, b, c, d] = ip.octets();
-            [0x01, 0x00, 0x5E, b & 0x7F, c, d]
+            Some([0x01, 0x00, 0x5E, b & 0x7F, c, d])
         }
         IpAddr::V6(ip) if ip.is_multicast() => {
             let [.., a, b, c, d] = ip.octets();
-            [0x33, 0x33, a, b, c, d]
+            Some([0x33, 0x33, a, b, c, d])
         }
-        _ => [0; 6],
+        _ => None,
     }
 }

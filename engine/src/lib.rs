@@ -32,7 +32,7 @@ mod responder;
 mod timer;
 
 pub use counters::{COUNTER_ROWS, Counter, CounterRow, Counters};
-pub use engine::{Engine, EngineConfig};
+pub use engine::{Engine, EngineConfig, multicast_mac};
 pub use face::{
     Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Status,
     Work, WorkOpcode,

@@ -557,6 +557,8 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
     let reads = entry.waits_for_data();
     let policy = &qp.attributes.policy;
     let outstanding = requester.outstanding_packets();
+    // Only acknowledgements bring credits.
+    let counts = policy.end_to_end_credits && qp.attributes.service == Service::Rc;
     if fresh {
         let psns = if reads { entry.packets } else { 1 };
         let distance = requester.next_psn.since(requester.unacknowledged);
@@ -566,7 +568,7 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
             || (reads && requester.reads_outstanding >= depth)
             || (entry.work.fence && k == 0 && requester.reads_outstanding != 0)
             || (qp.state == State::Sqd && k == 0)
-            || (k == 0 && policy.end_to_end_credits && !has_credit(requester, entry));
+            || (k == 0 && counts && !has_credit(requester, entry));
         if blocked {
             return None;
         }

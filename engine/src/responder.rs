@@ -409,6 +409,16 @@ fn unreliable(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<
             qp.counters.count(Counter::OutOfBuffer);
             Reason::ReceiverNotReady
         }
+        // Our own trouble, not the peer's: the queue pair fails, as a reliable one would.
+        Err(Refusal::Nak(nak_code::REMOTE_OPERATIONAL, reason)) => {
+            requester::enter_error(qp, reason, false, face);
+            return Err(reason);
+        }
+        Err(Refusal::Receive(nak_code::REMOTE_OPERATIONAL, reason, status)) => {
+            fail_receive(qp, status, reason, face);
+            requester::enter_error(qp, reason, false, face);
+            return Err(reason);
+        }
         Err(Refusal::Nak(_, reason) | Refusal::Receive(_, reason, _) | Refusal::Drop(reason)) => {
             reason
         }
@@ -837,7 +847,8 @@ fn complete_receive(
     face.complete(qp.qpn, what).map_err(|reason| Refusal::Nak(nak_code::REMOTE_OPERATIONAL, reason))
 }
 
-fn fail_receive(qp: &mut Qp, status: Status, reason: Reason, face: &mut impl Face) {
+/// The receive buffer of the message in progress, if there is one, completes in error.
+pub(crate) fn fail_receive(qp: &mut Qp, status: Status, reason: Reason, face: &mut impl Face) {
     let Some(place) = qp.responder.message.receive.take() else { return };
     qp.counters.count(Counter::RespCqeError);
     if status == Status::LocalLength {

@@ -67,7 +67,8 @@ pub struct WorkCompletion {
     pub immediate: Option<u32>,
     /// The key that the peer invalidated.
     pub invalidated: Option<RKey>,
-    /// Who sent a datagram; its buffer starts with the 40-byte GRH area then.
+    /// Who sent a datagram; its buffer starts with the 40-byte GRH area then, which `byte_len`
+    /// counts (`IBV_WC_GRH`).
     pub source_qpn: Option<Qpn>,
 }
 
@@ -109,7 +110,8 @@ pub(super) enum Pushed {
 }
 
 /// A completion queue. Unread entries are never overwritten: after an overrun it takes nothing more
-/// (chosen, as on hardware), and what is in it can still be polled.
+/// (chosen, as on hardware), and what is in it can still be polled. Each queue pair that uses it
+/// fails when it next has something to complete here (chosen for rule M-10).
 #[derive(Clone, Debug)]
 pub(super) struct CompletionQueue {
     ring: Box<[WorkCompletion]>,

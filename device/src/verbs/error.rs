@@ -4,11 +4,14 @@
 //! its completion.
 
 use core::fmt;
+use core::net::IpAddr;
 
 use softrnic_engine::{ModifyError, Qpn, Reason, Service, State};
 
 use super::cq::Cq;
+use super::datagram::Ah;
 use super::region::{LKey, Pd};
+use super::srq::Srq;
 use crate::memory::DmaFault;
 
 /// Why a verb was refused. Nothing was changed.
@@ -22,6 +25,10 @@ pub enum Error {
     UnknownQp(Qpn),
     /// There is no such memory region.
     UnknownMr(LKey),
+    /// There is no such address handle.
+    UnknownAh(Ah),
+    /// There is no such shared receive queue.
+    UnknownSrq(Srq),
     /// The protection domain still has memory regions or queue pairs.
     PdInUse {
         /// Which.
@@ -36,6 +43,15 @@ pub enum Error {
         /// How many work queues.
         users: u32,
     },
+    /// The shared receive queue still serves queue pairs.
+    SrqInUse {
+        /// Which.
+        srq: Srq,
+        /// How many queue pairs.
+        users: u32,
+    },
+    /// There is a GSI queue pair already, and there can be only one.
+    GsiExists,
     /// A number is too large (or zero, where that makes no sense).
     OutOfRange {
         /// Which attribute, by its name in this interface.
@@ -68,6 +84,38 @@ pub enum Error {
         qpn: Qpn,
         /// The queue's depth.
         depth: u32,
+    },
+    /// The shared receive queue is full.
+    SrqFull {
+        /// Which.
+        srq: Srq,
+        /// Its depth.
+        depth: u32,
+    },
+    /// The queue pair receives from a shared receive queue.
+    ReceivesShared {
+        /// Which queue pair.
+        qpn: Qpn,
+        /// Where its receives are posted.
+        srq: Srq,
+    },
+    /// A datagram without an address, or an address for something that is no datagram.
+    DatagramAddress {
+        /// Which queue pair.
+        qpn: Qpn,
+        /// Its service.
+        service: Service,
+    },
+    /// Only datagram queue pairs can join multicast groups.
+    NotDatagram(Qpn),
+    /// The address is not a multicast group's.
+    NotMulticast(IpAddr),
+    /// The queue pair is not attached to the group.
+    NotAttached {
+        /// Which queue pair.
+        qpn: Qpn,
+        /// Which group.
+        group: IpAddr,
     },
     /// More scatter/gather elements than the queue's entries have room for.
     TooManySges {
@@ -105,19 +153,28 @@ impl Error {
             | Self::UnknownCq(_)
             | Self::UnknownQp(_)
             | Self::UnknownMr(_)
+            | Self::UnknownAh(_)
+            | Self::UnknownSrq(_)
             | Self::PdInUse { .. }
-            | Self::CqInUse { .. } => Reason::VerbsHandle,
-            Self::OutOfRange { .. } | Self::ServiceUnsupported(_) => Reason::VerbsAttribute,
+            | Self::CqInUse { .. }
+            | Self::SrqInUse { .. } => Reason::VerbsHandle,
+            Self::OutOfRange { .. }
+            | Self::ServiceUnsupported(_)
+            | Self::ReceivesShared { .. }
+            | Self::NotDatagram(_)
+            | Self::NotMulticast(_) => Reason::VerbsAttribute,
+            Self::NotAttached { .. } => Reason::MulticastGroup,
+            Self::DatagramAddress { .. } => Reason::PathIncomplete,
             Self::NotMemory(_) => Reason::DmaAddress,
             Self::LocalWriteMissing => Reason::AccessRights,
             Self::Modify(error) => error.reason(),
             Self::WrongState { .. } => Reason::QpNotReady,
-            Self::QueueFull { .. } => Reason::WorkQueueFull,
+            Self::QueueFull { .. } | Self::SrqFull { .. } => Reason::WorkQueueFull,
             Self::TooManySges { .. } => Reason::WorkSges,
             Self::TooMuchInline { .. } | Self::InlineNotAllowed | Self::MessageLength { .. } => {
                 Reason::WorkLength
             }
-            Self::Exhausted(_) => Reason::VerbsExhausted,
+            Self::Exhausted(_) | Self::GsiExists => Reason::VerbsExhausted,
         }
     }
 }
@@ -129,9 +186,11 @@ impl fmt::Display for Error {
             Self::UnknownCq(cq) => write!(f, "no completion queue {:#x}", cq.0),
             Self::UnknownQp(qpn) => write!(f, "no queue pair {qpn}"),
             Self::UnknownMr(lkey) => write!(f, "no memory region with lkey {:#x}", lkey.0),
+            Self::UnknownAh(ah) => write!(f, "no address handle {:#x}", ah.0),
+            Self::UnknownSrq(srq) => write!(f, "no shared receive queue {:#x}", srq.0),
             Self::PdInUse { pd, users } => write!(
                 f,
-                "protection domain {:#x} still has {users} memory regions or queue pairs; remove them first",
+                "protection domain {:#x} still has {users} memory regions, queue pairs, shared receive queues or address handles; remove them first",
                 pd.0
             ),
             Self::CqInUse { cq, users } => write!(
@@ -139,6 +198,12 @@ impl fmt::Display for Error {
                 "completion queue {:#x} still serves {users} work queues; destroy their queue pairs first",
                 cq.0
             ),
+            Self::SrqInUse { srq, users } => write!(
+                f,
+                "shared receive queue {:#x} still serves {users} queue pairs; destroy them first",
+                srq.0
+            ),
+            Self::GsiExists => f.write_str("there is a GSI queue pair already; destroy it first"),
             Self::OutOfRange { what, given, min, max } => {
                 write!(f, "{what} is {given}; it must be {min} to {max}")
             }
@@ -147,7 +212,7 @@ impl fmt::Display for Error {
                 f.write_str("remote_write and remote_atomic need local_write too")
             }
             Self::ServiceUnsupported(service) => {
-                write!(f, "transport service {service:?} is not offered; use Rc")
+                write!(f, "transport service {service:?} is not offered; use Rc, Uc or Ud")
             }
             Self::Modify(error) => error.fmt(f),
             Self::WrongState { qpn, state } => {
@@ -158,6 +223,31 @@ impl fmt::Display for Error {
                     f,
                     "a queue of queue pair {qpn} already holds its {depth} entries; poll first"
                 )
+            }
+            Self::SrqFull { srq, depth } => write!(
+                f,
+                "shared receive queue {:#x} already holds its {depth} entries; poll first",
+                srq.0
+            ),
+            Self::ReceivesShared { qpn, srq } => write!(
+                f,
+                "queue pair {qpn} receives from shared receive queue {:#x}; post there",
+                srq.0
+            ),
+            Self::DatagramAddress { qpn, service: Service::Ud } => write!(
+                f,
+                "queue pair {qpn} sends datagrams; the work request needs ah, remote_qpn and remote_qkey"
+            ),
+            Self::DatagramAddress { qpn, service } => write!(
+                f,
+                "queue pair {qpn} is {service:?}, which has one peer; the work request must not name another"
+            ),
+            Self::NotDatagram(qpn) => {
+                write!(f, "queue pair {qpn} is not Ud, and only that joins multicast groups")
+            }
+            Self::NotMulticast(address) => write!(f, "{address} is not a multicast address"),
+            Self::NotAttached { qpn, group } => {
+                write!(f, "queue pair {qpn} is not attached to {group}")
             }
             Self::TooManySges { given, max } => {
                 write!(f, "{given} scatter/gather elements; the queue's entries hold {max}")

@@ -3,13 +3,14 @@
 //! Knows nothing of how work is posted and polled.
 
 use softrnic_engine::{
-    Access, Atomic, Completion, CompletionKind, Event, Face, Fetch, Hold, Place, Qpn, RKey, Reason,
-    Status,
+    Access, Atomic, Completion, CompletionKind, Datagram, Event, Face, Fetch, Hold, Place, Qpn,
+    RKey, Reason, Status,
 };
 
 use super::cq::{Cq, Pushed, WcOpcode, WorkCompletion};
 use super::queue::{Sge, Token, pieces, within};
 use super::region::{Pd, Regions, Right};
+use super::srq::Srq;
 use super::{AsyncEvent, Verbs};
 use crate::memory::Memory;
 
@@ -34,9 +35,23 @@ impl<M: Memory> Face for View<'_, M> {
     #[inline]
     fn receive(&mut self, q: Qpn) -> Result<Place, Hold> {
         match self.verbs.qps.get_mut(q) {
-            Some(qp) => qp.recv.take(),
+            Some(qp) => match qp.srq {
+                None => qp.recv.take(),
+                Some(srq) => self.verbs.take_shared(q, srq),
+            },
             None => Err(Hold::Fault(Reason::QpUnknown)),
         }
+    }
+
+    #[inline]
+    fn receives_posted(&mut self, q: Qpn) -> Option<u32> {
+        let qp = self.verbs.qps.get(q).filter(|qp| qp.srq.is_none())?;
+        Some(qp.recv.waiting())
+    }
+
+    #[inline]
+    fn datagram(&mut self, q: Qpn, index: u32) -> Result<Datagram, Reason> {
+        self.verbs.datagram(q, index)
     }
 
     #[inline]
@@ -104,8 +119,14 @@ impl<M: Memory> Face for View<'_, M> {
             } => {
                 // Without a place none of our entries is concerned (a policy that lets WRITE WITH
                 // IMMEDIATE take none): the completion has no name of the program's then.
-                if let Some(Token::Receive(index)) = place.map(|at| Token::from_bits(at.token)) {
-                    let Some(wr_id) = qp.recv.finish(index) else { return Ok(()) };
+                if let Some(place) = place {
+                    let shared = qp.srq.and_then(|srq| self.verbs.srqs.get_mut(srq.0));
+                    let finished = match (Token::from_bits(place.token), shared) {
+                        (Token::Receive(index), None) => qp.recv.finish(index),
+                        (Token::Shared(slot), Some(queue)) => queue.finish(slot, q),
+                        _ => None,
+                    };
+                    let Some(wr_id) = finished else { return Ok(()) };
                     entry.wr_id = wr_id;
                 }
                 qp.receive_failed |= what.status != Status::Success;
@@ -125,6 +146,9 @@ impl<M: Memory> Face for View<'_, M> {
             Event::QpError { qpn, reason, by_peer } => {
                 let told = self.verbs.qps.get(qpn).is_none_or(|qp| qp.receive_failed);
                 self.verbs.flush_receives(qpn);
+                if self.verbs.qps.get(qpn).is_some_and(|qp| qp.srq.is_some()) {
+                    self.verbs.raise(AsyncEvent::LastWqeReached(qpn));
+                }
                 match AsyncEvent::of_error(qpn, reason, by_peer) {
                     Some(event) if !told => self.verbs.raise(event),
                     _ => {}
@@ -136,8 +160,14 @@ impl<M: Memory> Face for View<'_, M> {
             Event::SendQueueDrained(qpn) => {
                 self.verbs.raise(AsyncEvent::SendQueueDrained(qpn));
             }
-            Event::MulticastJoin(group) => self.verbs.raise(AsyncEvent::MulticastJoin(group)),
-            Event::MulticastLeave(group) => self.verbs.raise(AsyncEvent::MulticastLeave(group)),
+            Event::MulticastJoin(group) => self.verbs.raise_or_cancel(
+                AsyncEvent::MulticastJoin(group),
+                AsyncEvent::MulticastLeave(group),
+            ),
+            Event::MulticastLeave(group) => self.verbs.raise_or_cancel(
+                AsyncEvent::MulticastLeave(group),
+                AsyncEvent::MulticastJoin(group),
+            ),
             // A completion tells of the first; the engine counts the others.
             Event::SendQueueError { .. }
             | Event::ReceiverNotReady(_)
@@ -173,7 +203,7 @@ impl<M: Memory> View<'_, M> {
                 Ok(self.memory.read(address, out)?)
             }
             // Receive buffers are only ever written.
-            Token::Receive(_) => Err(Reason::AccessRights),
+            Token::Receive(_) | Token::Shared(_) => Err(Reason::AccessRights),
         }
     }
 
@@ -181,9 +211,18 @@ impl<M: Memory> View<'_, M> {
     fn write(&mut self, q: Qpn, to: Place, offset: u32, bytes: &[u8]) -> Result<(), Reason> {
         let qp = self.verbs.qps.get(q).ok_or(Reason::QpUnknown)?;
         let regions = &self.verbs.regions;
-        let (list, length) = match Token::from_bits(to.token) {
-            Token::Send(index) => (qp.send.list(index), qp.send.entry(index).work.length),
-            Token::Receive(index) => (qp.recv.list(index), qp.recv.capacity(index)),
+        let (pd, list, length) = match Token::from_bits(to.token) {
+            Token::Send(index) => (qp.pd, qp.send.list(index), qp.send.entry(index).work.length),
+            Token::Receive(index) => {
+                let (slots, slot) = (&qp.recv.slots, qp.recv.slot(index));
+                (qp.pd, slots.list(slot), slots.capacity(slot))
+            }
+            Token::Shared(slot) => {
+                let queue = qp.srq.and_then(|srq| self.verbs.srqs.get(srq.0));
+                let queue = queue.ok_or(Reason::VerbsHandle)?;
+                let (list, length) = queue.taken(slot, q).ok_or(Reason::AccessRights)?;
+                (queue.pd, list, length)
+            }
             Token::Region(key) => {
                 within(offset, bytes.len(), to.length)?;
                 let (va, len) = (to.base + u64::from(offset), bytes.len() as u64);
@@ -195,11 +234,11 @@ impl<M: Memory> View<'_, M> {
         if list.len() > 1 {
             // All elements are checked before the first is written: a fault writes nothing.
             for piece in pieces(list, offset, bytes.len()) {
-                local(regions, qp.pd, &piece.sge, Right::LocalWrite)?;
+                local(regions, pd, &piece.sge, Right::LocalWrite)?;
             }
         }
         for piece in pieces(list, offset, bytes.len()) {
-            let address = local(regions, qp.pd, &piece.sge, Right::LocalWrite)?;
+            let address = local(regions, pd, &piece.sge, Right::LocalWrite)?;
             self.memory.write(address + u64::from(piece.within), &bytes[piece.range])?;
         }
         Ok(())
@@ -256,10 +295,34 @@ impl Verbs {
         }
     }
 
-    /// Completes every receive of a queue pair in error, oldest first (rule Q-52).
+    /// Queues an event that undoes another, or takes that one back where nobody has seen it.
+    fn raise_or_cancel(&mut self, event: AsyncEvent, opposite: AsyncEvent) {
+        match self.async_events.iter().position(|&waiting| waiting == opposite) {
+            Some(at) => drop(self.async_events.remove(at)),
+            None => self.raise(event),
+        }
+    }
+
+    /// A queue pair takes a receive of its shared queue.
+    #[inline]
+    fn take_shared(&mut self, q: Qpn, srq: Srq) -> Result<Place, Hold> {
+        let queue = self.srqs.get_mut(srq.0).ok_or(Hold::Fault(Reason::VerbsHandle))?;
+        let (place, below_limit) = queue.take(q)?;
+        if below_limit {
+            self.raise(AsyncEvent::SrqLimitReached(srq));
+        }
+        Ok(place)
+    }
+
+    /// Completes every receive of a queue pair in error, oldest first (rule Q-52). Of a shared queue
+    /// only what it has taken is concerned (rule M-07).
     pub(super) fn flush_receives(&mut self, qpn: Qpn) {
         while let Some(qp) = self.qps.get_mut(qpn) {
-            let Some(wr_id) = qp.recv.flush() else { return };
+            let flushed = match qp.srq {
+                None => qp.recv.flush(),
+                Some(srq) => self.srqs.get_mut(srq.0).and_then(|queue| queue.give_up(qpn)),
+            };
+            let Some(wr_id) = flushed else { return };
             let cq = qp.recv_cq;
             let entry = WorkCompletion {
                 wr_id,

@@ -1,7 +1,7 @@
 //! The native face: verbs in plain memory, single-threaded, without any hardware's limits.
 //!
 //! Names and semantics are those of libibverbs: protection domains, memory regions, completion
-//! queues, queue pairs. State, PSNs and everything on the wire are the engine's. It must not know
+//! queues, queue pairs, shared receive queues, address handles. State, PSNs and everything on the wire are the engine's. It must not know
 //! packets, nor the other faces.
 //!
 //! Posting, fetching, completing and polling cost the same however deep the queues are, and nothing
@@ -62,18 +62,21 @@
 //! ```
 
 mod cq;
+mod datagram;
 mod error;
 mod face;
 mod modify;
 mod qp;
 mod queue;
 mod region;
+mod srq;
 mod table;
 
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
 pub use cq::{Cq, WcOpcode, WorkCompletion};
+pub use datagram::{Ah, MULTICAST_QPN, UdAddress};
 pub use error::{BadRequest, Error};
 pub use face::View;
 pub use qp::{Connection, QpInit};
@@ -83,13 +86,16 @@ use softrnic_engine::packet::opcode::SEND_ONLY;
 use softrnic_engine::{
     Attributes, Engine, EngineConfig, Port, Qpn, Reason, Service, State, Train, Verdict,
 };
+pub use srq::{Srq, SrqInit};
 
 use crate::memory::Memory;
 use crate::nic::{Device, Nic};
 use cq::CompletionQueue;
+use datagram::AddressHandle;
 use qp::{QueuePair, QueuePairs};
 use queue::{ReceiveQueue, SendQueue};
 use region::Regions;
+use srq::SharedReceiveQueue;
 use table::Table;
 
 /// An asynchronous event (`ibv_async_event`).
@@ -126,6 +132,10 @@ pub enum AsyncEvent {
     MulticastLeave(IpAddr),
     /// The completion queue was overrun and takes nothing more.
     CqError(Cq),
+    /// Fewer receives wait in the shared receive queue than its limit; it is disarmed now.
+    SrqLimitReached(Srq),
+    /// The queue pair is in error and takes nothing more from its shared receive queue.
+    LastWqeReached(Qpn),
 }
 
 impl AsyncEvent {
@@ -151,10 +161,14 @@ impl AsyncEvent {
         match *self {
             Self::CommunicationEstablished(qpn)
             | Self::SendQueueDrained(qpn)
+            | Self::LastWqeReached(qpn)
             | Self::QpFatal { qpn, .. }
             | Self::QpRequestError { qpn, .. }
             | Self::QpAccessError { qpn, .. } => qpn == queue_pair,
-            Self::MulticastJoin(_) | Self::MulticastLeave(_) | Self::CqError(_) => false,
+            Self::MulticastJoin(_)
+            | Self::MulticastLeave(_)
+            | Self::CqError(_)
+            | Self::SrqLimitReached(_) => false,
         }
     }
 }
@@ -164,10 +178,13 @@ impl AsyncEvent {
 pub struct Verbs {
     regions: Regions,
     cqs: Table<CompletionQueue>,
+    srqs: Table<SharedReceiveQueue>,
+    ahs: Table<AddressHandle>,
     qps: QueuePairs,
     /// Completion queues with an event that the program has not taken; each at most once.
     cq_events: VecDeque<Cq>,
-    /// At most two for each queue pair since its last reset, and one for each completion queue.
+    /// At most four for each queue pair, and one for each completion queue, shared receive queue
+    /// and multicast group.
     async_events: VecDeque<AsyncEvent>,
 }
 
@@ -344,7 +361,7 @@ impl<M: Memory> Nic<Verbs, M> {
     /// # Errors
     /// A handle is unknown, a size is too large, or the service is not offered.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, Error> {
-        let result = self.try_create_qp(init);
+        let result = self.try_create_qp(init, QueuePairs::reserve);
         self.counted(result)
     }
 
@@ -364,6 +381,9 @@ impl<M: Memory> Nic<Verbs, M> {
                 queue.users -= 1;
             }
         }
+        if let Some(queue) = qp.srq.and_then(|srq| device.srqs.get_mut(srq.0)) {
+            queue.users -= 1;
+        }
         self.engine.destroy(qpn, &mut self.device.view(&mut self.memory));
         Ok(())
     }
@@ -374,11 +394,21 @@ impl<M: Memory> Nic<Verbs, M> {
     /// # Errors
     /// It is unknown or in another state, or a code is out of range; nothing was changed.
     pub fn connect(&mut self, qpn: Qpn, connection: &Connection) -> Result<(), Error> {
-        let result = self.try_connect(qpn, connection);
+        self.ready_to_receive(qpn, connection)?;
+        self.set_state(qpn, State::Rts)
+    }
+
+    /// As [`Nic::connect`], but stops in RTR; [`Nic::set_state`] to RTS is the last step.
+    ///
+    /// # Errors
+    /// As [`Nic::connect`].
+    pub fn ready_to_receive(&mut self, qpn: Qpn, connection: &Connection) -> Result<(), Error> {
+        let result = self.try_ready_to_receive(qpn, connection);
         self.counted(result)
     }
 
-    /// Moves a queue pair to RESET, INIT (from RESET), SQD (from RTS), RTS (from SQD) or ERROR.
+    /// Moves a queue pair to RESET, INIT (from RESET), RTS (from RTR, SQD or SQE), SQD (from RTS) or
+    /// ERROR.
     ///
     /// # Errors
     /// It is unknown, or its state does not allow that.
@@ -415,7 +445,7 @@ impl<M: Memory> Nic<Verbs, M> {
             Err(error) => result = Err(BadRequest { index: 0, error }),
             Ok(qp) => {
                 for (index, request) in requests.iter().enumerate() {
-                    if let Err(error) = qp.send.post(qpn, request) {
+                    if let Err(error) = qp.post_send(request) {
                         result = Err(BadRequest { index, error });
                         break;
                     }
@@ -450,7 +480,7 @@ impl<M: Memory> Nic<Verbs, M> {
             Err(error) => result = Err(BadRequest { index: 0, error }),
             Ok(qp) => {
                 for (index, request) in requests.iter().enumerate() {
-                    if let Err(error) = qp.recv.post(qpn, request) {
+                    if let Err(error) = qp.post_recv(request) {
                         result = Err(BadRequest { index, error });
                         break;
                     }
@@ -476,19 +506,30 @@ impl<M: Memory> Nic<Verbs, M> {
         result
     }
 
-    fn try_create_qp(&mut self, init: &QpInit) -> Result<Qpn, Error> {
-        if init.service != Service::Rc {
+    fn try_create_qp(
+        &mut self,
+        init: &QpInit,
+        number: fn(&mut QueuePairs) -> Result<Qpn, Error>,
+    ) -> Result<Qpn, Error> {
+        if init.service == Service::RawFrame {
             return Err(Error::ServiceUnsupported(init.service));
         }
         let device = &mut self.device;
         for cq in [init.send_cq, init.recv_cq] {
             device.cqs.get(cq.0).ok_or(Error::UnknownCq(cq))?;
         }
+        if let Some(srq) = init.srq {
+            device.srqs.get(srq.0).ok_or(Error::UnknownSrq(srq))?;
+        }
         let send = SendQueue::new(init.sq_depth, init.max_sge, init.max_inline)?;
-        let recv = ReceiveQueue::new(init.rq_depth, init.max_sge)?;
+        let rq_depth = if init.srq.is_some() { 0 } else { init.rq_depth };
+        let recv = ReceiveQueue::new(rq_depth, init.max_sge)?;
         device.regions.hold_pd(init.pd)?;
-        let attributes = Attributes { service: init.service, ..Attributes::default() };
-        let created = device.qps.reserve().and_then(|qpn| {
+        let policy = Connection::default().policy;
+        let created = number(&mut device.qps).and_then(|qpn| {
+            let attributes = Attributes { service: init.service, policy, ..Attributes::default() };
+            let (pkey, qkey) = datagram::keys(qpn, attributes.pkey, attributes.qkey);
+            let attributes = Attributes { pkey, qkey, ..attributes };
             let created = self.engine.create(qpn, attributes);
             created.map(|()| qpn).map_err(|_| Error::Exhausted("queue pair number"))
         });
@@ -504,11 +545,16 @@ impl<M: Memory> Nic<Verbs, M> {
                 queue.users += 1;
             }
         }
+        if let Some(queue) = init.srq.and_then(|srq| device.srqs.get_mut(srq.0)) {
+            queue.users += 1;
+        }
         device.qps.insert(QueuePair {
             qpn,
             pd: init.pd,
+            service: init.service,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
+            srq: init.srq,
             sq_sig_all: init.sq_sig_all,
             receive_failed: false,
             send,
@@ -518,7 +564,7 @@ impl<M: Memory> Nic<Verbs, M> {
         Ok(qpn)
     }
 
-    fn try_connect(&mut self, qpn: Qpn, connection: &Connection) -> Result<(), Error> {
+    fn try_ready_to_receive(&mut self, qpn: Qpn, connection: &Connection) -> Result<(), Error> {
         let state = self.state(qpn).ok_or(Error::UnknownQp(qpn))?;
         if !matches!(state, State::Reset | State::Init) {
             return Err(Error::WrongState { qpn, state });
@@ -528,6 +574,8 @@ impl<M: Memory> Nic<Verbs, M> {
         let depth = device.qps.get(qpn).map_or(0, |qp| qp.send.depth());
         if let Some(attributes) = engine.attributes_mut(qpn) {
             connection.apply(attributes);
+            (attributes.pkey, attributes.qkey) =
+                datagram::keys(qpn, attributes.pkey, attributes.qkey);
             // Each message is at least one packet, so that more than the window never fly at once.
             let in_flight = depth.min(connection.policy.window_packets);
             attributes.max_in_flight = u16::try_from(in_flight).unwrap_or(u16::MAX);
@@ -536,7 +584,6 @@ impl<M: Memory> Nic<Verbs, M> {
         engine.set_expected_psn(qpn, connection.expected_psn, SEND_ONLY);
         engine.set_state(qpn, State::Rtr, &mut device.view(memory));
         engine.set_send_psn(qpn, connection.send_psn);
-        engine.set_state(qpn, State::Rts, &mut device.view(memory));
         Ok(())
     }
 
@@ -547,7 +594,7 @@ impl<M: Memory> Nic<Verbs, M> {
             State::Error => from != State::Reset,
             State::Init => from == State::Reset,
             State::Sqd => from == State::Rts,
-            State::Rts => from == State::Sqd,
+            State::Rts => matches!(from, State::Rtr | State::Sqd | State::Sqe),
             State::Rtr | State::Sqe => false,
         };
         if !allowed {
@@ -557,7 +604,12 @@ impl<M: Memory> Nic<Verbs, M> {
         if to == State::Reset {
             device.reset(qpn);
         }
-        engine.set_state(qpn, to, &mut device.view(memory));
+        let view = &mut device.view(memory);
+        engine.set_state(qpn, to, view);
+        if to == State::Rts {
+            // What was posted in SQD has waited for this.
+            engine.ring(qpn, view);
+        }
         Ok(())
     }
 }
@@ -596,12 +648,15 @@ impl Verbs {
                 queue.forget(qp.qpn);
             }
         }
+        if let Some(queue) = qp.srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
+            while queue.give_up(qp.qpn).is_some() {}
+        }
         self.async_events.retain(|event| !event.concerns(qp.qpn));
     }
 
     /// Makes room for every asynchronous event that can be waiting.
     fn reserve_events(&mut self) {
-        let bound = 2 * self.qps.len() + self.cqs.len();
+        let bound = 4 * self.qps.len() + self.cqs.len() + self.srqs.len();
         self.async_events.reserve(bound.saturating_sub(self.async_events.len()));
     }
 }

@@ -8,8 +8,9 @@ use softrnic_engine::{Attributes, Path, PathMtu, Policy, Psn, Qpn, RemoteAccess,
 
 use super::cq::Cq;
 use super::error::Error;
-use super::queue::{ReceiveQueue, SendQueue};
+use super::queue::{ReceiveQueue, RecvRequest, SendQueue, SendRequest};
 use super::region::Pd;
+use super::srq::Srq;
 
 /// What a queue pair is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +23,7 @@ pub struct QpInit {
     pub recv_cq: Cq,
     /// Work requests that the send queue holds.
     pub sq_depth: u32,
-    /// Work requests that the receive queue holds.
+    /// Work requests that the receive queue holds; ignored where `srq` is given.
     pub rq_depth: u32,
     /// Scatter/gather elements of a work request at most.
     pub max_sge: u32,
@@ -30,8 +31,10 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Report the success of every send work request, as if all were signaled.
     pub sq_sig_all: bool,
-    /// Transport service. Only RC for now.
+    /// Transport service: RC, UC or UD.
     pub service: Service,
+    /// Receive from this shared queue, and have none of its own.
+    pub srq: Option<Srq>,
 }
 
 impl Default for QpInit {
@@ -46,11 +49,13 @@ impl Default for QpInit {
             max_inline: 64,
             sq_sig_all: false,
             service: Service::Rc,
+            srq: None,
         }
     }
 }
 
-/// What a connection needs (the attributes of `ibv_modify_qp` from RESET to RTS).
+/// What a connection needs (the attributes of `ibv_modify_qp` from RESET to RTS). A datagram queue
+/// pair uses `path_mtu`, `pkey`, `qkey`, `send_psn` and `policy` only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connection {
     /// Peer's addresses.
@@ -65,6 +70,8 @@ pub struct Connection {
     pub expected_psn: Psn,
     /// Partition key.
     pub pkey: u16,
+    /// Queue key of datagrams (rule V-08).
+    pub qkey: u32,
     /// What the peer may do.
     pub remote_access: RemoteAccess,
     /// Local ACK timeout code, 0..=31: 4.096 us x 2^code, 0 for none.
@@ -79,7 +86,9 @@ pub struct Connection {
     pub max_rd_atomic: u8,
     /// READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
-    /// Limits and habits beyond the standard's attributes.
+    /// Limits and habits beyond the standard's attributes. Chosen: end-to-end credits are on by
+    /// default, because channel adapters count receives too (rule S-17); a peer that does not count
+    /// says so in its acknowledgements, and sending is free then. Only RC obeys and sends them.
     pub policy: Policy,
 }
 
@@ -93,6 +102,7 @@ impl Default for Connection {
             send_psn: Psn::new(0),
             expected_psn: Psn::new(0),
             pkey: attributes.pkey,
+            qkey: attributes.qkey,
             remote_access: attributes.remote_access,
             ack_timeout: attributes.ack_timeout,
             retry_count: attributes.retry_count,
@@ -100,7 +110,7 @@ impl Default for Connection {
             min_rnr_timer: attributes.min_rnr_timer,
             max_rd_atomic: attributes.max_rd_atomic,
             max_dest_rd_atomic: attributes.max_dest_rd_atomic,
-            policy: attributes.policy,
+            policy: Policy { end_to_end_credits: true, ..attributes.policy },
         }
     }
 }
@@ -129,6 +139,7 @@ impl Connection {
             path_mtu: self.path_mtu,
             dest_qpn: self.dest_qpn,
             pkey: self.pkey,
+            qkey: self.qkey,
             remote_access: self.remote_access,
             ack_timeout: self.ack_timeout,
             retry_count: self.retry_count,
@@ -147,13 +158,35 @@ impl Connection {
 pub(super) struct QueuePair {
     pub(super) qpn: Qpn,
     pub(super) pd: Pd,
+    pub(super) service: Service,
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
+    pub(super) srq: Option<Srq>,
     pub(super) sq_sig_all: bool,
     /// A receive completed in error, which tells what an event would.
     pub(super) receive_failed: bool,
     pub(super) send: SendQueue,
     pub(super) recv: ReceiveQueue,
+}
+
+impl QueuePair {
+    /// Takes a send work request.
+    #[inline]
+    pub(super) fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), Error> {
+        if (self.service == Service::Ud) != request.ud.is_some() {
+            return Err(Error::DatagramAddress { qpn: self.qpn, service: self.service });
+        }
+        self.send.post(self.qpn, request)
+    }
+
+    /// Takes a receive work request.
+    #[inline]
+    pub(super) fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), Error> {
+        match self.srq {
+            None => self.recv.post(self.qpn, request),
+            Some(srq) => Err(Error::ReceivesShared { qpn: self.qpn, srq }),
+        }
+    }
 }
 
 /// Queue pairs by number. A slot is a number's low bits, as in the engine.
@@ -188,6 +221,20 @@ impl QueuePairs {
                 return Ok(qpn);
             }
         }
+    }
+
+    /// The GSI queue pair's number, if it is free, and room for it.
+    pub(super) fn reserve_gsi(&mut self) -> Result<Qpn, Error> {
+        while let Some(taken) = &self.slots[self.slot(GSI_QPN)] {
+            if taken.qpn == GSI_QPN {
+                return Err(Error::GsiExists);
+            }
+            if self.slots.len() >= SLOTS_MAX {
+                return Err(Error::Exhausted("queue pair number"));
+            }
+            self.grow();
+        }
+        Ok(GSI_QPN)
     }
 
     /// Adds a queue pair under a reserved number.
@@ -235,6 +282,10 @@ impl QueuePairs {
     }
 }
 
+/// The general services interface: management datagrams (IBTA vol 1, 3.9).
+pub(super) const GSI_QPN: Qpn = Qpn::new(1);
+/// Its queue key (rule V-08).
+pub(super) const GSI_QKEY: u32 = 0x8001_0000;
 const SLOTS_MIN: usize = 16;
 const SLOTS_MAX: usize = 1 << 24;
 /// 0 and 1 are the management queue pairs' (IBTA vol 1, 3.9).
@@ -252,8 +303,10 @@ mod tests {
         QueuePair {
             qpn,
             pd,
+            service: Service::Rc,
             send_cq: cq,
             recv_cq: cq,
+            srq: None,
             sq_sig_all: false,
             receive_failed: false,
             send,
@@ -280,5 +333,19 @@ mod tests {
         assert!(kept.iter().filter(|qpn| qpn.get() != 7).all(|&qpn| table.get(qpn).is_some()));
         assert!(table.get(Qpn::new(2 + 64)).is_none());
         assert_eq!(table.len(), 39);
+    }
+
+    #[test]
+    fn the_gsi_number_is_found_room_for_and_given_once() {
+        let mut table = QueuePairs { next: 17, ..QueuePairs::default() };
+        for number in [17, 18] {
+            assert_eq!(table.reserve().unwrap(), Qpn::new(number));
+            table.insert(queue_pair(Qpn::new(number)));
+        }
+        // 17 stands where 1 would, until the table grows.
+        assert_eq!(table.reserve_gsi().unwrap(), GSI_QPN);
+        table.insert(queue_pair(GSI_QPN));
+        assert_eq!(table.reserve_gsi(), Err(Error::GsiExists));
+        assert!([1, 17, 18].iter().all(|&number| table.get(Qpn::new(number)).is_some()));
     }
 }

@@ -10,6 +10,7 @@ use core::ops::Range;
 
 use softrnic_engine::{Fetch, Hold, Place, Qpn, RKey, Reason, Work, WorkOpcode};
 
+use super::datagram::UdAddress;
 use super::error::Error;
 use super::region::LKey;
 
@@ -157,6 +158,8 @@ pub struct SendRequest<'a> {
     pub solicited: bool,
     /// Wait for all earlier READs and atomics (rule Q-07).
     pub fence: bool,
+    /// Where a datagram goes (`wr.ud`): UD needs it, other services refuse it.
+    pub ud: Option<UdAddress>,
 }
 
 /// A receive work request (`ibv_recv_wr`).
@@ -177,6 +180,8 @@ pub(super) enum Token {
     Receive(u32),
     /// A memory region, by key.
     Region(u32),
+    /// A shared receive queue's entry, by slot.
+    Shared(u32),
 }
 
 impl Token {
@@ -185,6 +190,7 @@ impl Token {
             Self::Send(index) => index as u64,
             Self::Receive(index) => 1 << 32 | index as u64,
             Self::Region(key) => 2 << 32 | key as u64,
+            Self::Shared(slot) => 3 << 32 | slot as u64,
         }
     }
 
@@ -192,7 +198,8 @@ impl Token {
         match bits >> 32 {
             0 => Self::Send(bits as u32),
             1 => Self::Receive(bits as u32),
-            _ => Self::Region(bits as u32),
+            2 => Self::Region(bits as u32),
+            _ => Self::Shared(bits as u32),
         }
     }
 }
@@ -202,6 +209,7 @@ impl Token {
 pub(super) struct SendEntry {
     pub(super) wr_id: u64,
     pub(super) work: Work,
+    pub(super) ud: Option<UdAddress>,
     sges: u32,
     pub(super) inline: bool,
     pub(super) signaled: bool,
@@ -270,6 +278,7 @@ impl SendQueue {
         let mut entry = SendEntry {
             wr_id: request.wr_id,
             work,
+            ud: request.ud,
             sges: 0,
             inline: false,
             signaled: request.signaled,
@@ -354,13 +363,58 @@ struct ReceiveEntry {
     sges: u32,
 }
 
+/// What receive queues of both kinds keep: entries by slot, and room for their lists.
+#[derive(Clone, Debug)]
+pub(super) struct ReceiveSlots {
+    entries: Box<[ReceiveEntry]>,
+    lists: Box<[Sge]>,
+    max_sge: u32,
+}
+
+impl ReceiveSlots {
+    /// At least `depth` slots; a power of two of them.
+    pub(super) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
+        check_sizes(depth, max_sge, 0)?;
+        let slots = depth.max(1).next_power_of_two() as usize;
+        let (entries, lists) = (zeroed(slots)?, zeroed(slots * max_sge as usize)?);
+        Ok(Self { entries, lists, max_sge })
+    }
+
+    /// Keeps a work request in a slot.
+    pub(super) fn put(&mut self, slot: usize, request: &RecvRequest<'_>) -> Result<(), Error> {
+        let length = list_len(request.sges, self.max_sge)?;
+        let at = slot * self.max_sge as usize;
+        self.lists[at..at + request.sges.len()].copy_from_slice(request.sges);
+        self.entries[slot] =
+            ReceiveEntry { wr_id: request.wr_id, length, sges: request.sges.len() as u32 };
+        Ok(())
+    }
+
+    /// The program's name for the request in a slot.
+    #[inline]
+    pub(super) fn wr_id(&self, slot: usize) -> u64 {
+        self.entries[slot].wr_id
+    }
+
+    /// Bytes that the request in a slot takes.
+    #[inline]
+    pub(super) fn capacity(&self, slot: usize) -> u32 {
+        self.entries[slot].length
+    }
+
+    /// The scatter/gather list of the request in a slot.
+    #[inline]
+    pub(super) fn list(&self, slot: usize) -> &[Sge] {
+        let at = slot * self.max_sge as usize;
+        &self.lists[at..at + self.entries[slot].sges as usize]
+    }
+}
+
 /// A receive queue.
 #[derive(Clone, Debug)]
 pub(super) struct ReceiveQueue {
-    entries: Box<[ReceiveEntry]>,
-    lists: Box<[Sge]>,
+    pub(super) slots: ReceiveSlots,
     depth: u32,
-    max_sge: u32,
     /// Entries posted, taken by the engine and completed since reset, wrapping.
     posted: u32,
     taken: u32,
@@ -369,17 +423,8 @@ pub(super) struct ReceiveQueue {
 
 impl ReceiveQueue {
     pub(super) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
-        check_sizes(depth, max_sge, 0)?;
-        let slots = depth.max(1).next_power_of_two() as usize;
-        Ok(Self {
-            entries: zeroed(slots)?,
-            lists: zeroed(slots * max_sge as usize)?,
-            depth,
-            max_sge,
-            posted: 0,
-            taken: 0,
-            completed: 0,
-        })
+        let slots = ReceiveSlots::new(depth, max_sge)?;
+        Ok(Self { slots, depth, posted: 0, taken: 0, completed: 0 })
     }
 
     /// Forgets everything without completions (rule M-08).
@@ -392,14 +437,15 @@ impl ReceiveQueue {
         if self.posted.wrapping_sub(self.completed) >= self.depth {
             return Err(Error::QueueFull { qpn, depth: self.depth });
         }
-        let length = list_len(request.sges, self.max_sge)?;
-        let slot = self.slot(self.posted);
-        let at = slot * self.max_sge as usize;
-        self.lists[at..at + request.sges.len()].copy_from_slice(request.sges);
-        self.entries[slot] =
-            ReceiveEntry { wr_id: request.wr_id, length, sges: request.sges.len() as u32 };
+        self.slots.put(self.slot(self.posted), request)?;
         self.posted = self.posted.wrapping_add(1);
         Ok(())
+    }
+
+    /// Entries that the engine has not taken.
+    #[inline]
+    pub(super) fn waiting(&self) -> u32 {
+        self.posted.wrapping_sub(self.taken)
     }
 
     /// Hands the next entry to the engine.
@@ -410,22 +456,8 @@ impl ReceiveQueue {
         }
         let index = self.taken;
         self.taken = index.wrapping_add(1);
-        let length = self.entries[self.slot(index)].length;
+        let length = self.slots.capacity(self.slot(index));
         Ok(Place { token: Token::Receive(index).to_bits(), base: 0, length })
-    }
-
-    /// Bytes that an entry takes.
-    #[inline]
-    pub(super) fn capacity(&self, index: u32) -> u32 {
-        self.entries[self.slot(index)].length
-    }
-
-    /// The scatter/gather list of an entry.
-    #[inline]
-    pub(super) fn list(&self, index: u32) -> &[Sge] {
-        let slot = self.slot(index);
-        let at = slot * self.max_sge as usize;
-        &self.lists[at..at + self.entries[slot].sges as usize]
     }
 
     /// Frees the entry at `index`, which is the oldest; gives its `wr_id`, or `None` where it has
@@ -436,7 +468,7 @@ impl ReceiveQueue {
             return None;
         }
         self.completed = index.wrapping_add(1);
-        Some(self.entries[self.slot(index)].wr_id)
+        Some(self.slots.wr_id(self.slot(index)))
     }
 
     /// Frees the oldest entry, taken or not.
@@ -449,9 +481,10 @@ impl ReceiveQueue {
         Some(wr_id)
     }
 
+    /// Where the entry at `index` is.
     #[inline]
-    fn slot(&self, index: u32) -> usize {
-        index as usize & (self.entries.len() - 1)
+    pub(super) fn slot(&self, index: u32) -> usize {
+        index as usize & (self.slots.entries.len() - 1)
     }
 }
 
@@ -520,7 +553,7 @@ fn check_sizes(depth: u32, max_sge: u32, max_inline: u32) -> Result<(), Error> {
 /// IBTA vol 1, 9.7.3.
 const MESSAGE_LEN_MAX: u32 = 1 << 31;
 /// Chosen: far above any hardware, low enough that sizes cannot overflow.
-const QUEUE_DEPTH_MAX: u32 = 1 << 20;
+pub(super) const QUEUE_DEPTH_MAX: u32 = 1 << 20;
 /// Chosen.
 const SGES_MAX: u32 = 256;
 /// Chosen.

@@ -129,7 +129,10 @@ fn creation_refuses_what_it_cannot_hold_and_keeps_no_trace() {
         (QpInit { rq_depth: u32::MAX, ..init }, range("work queue depth", 0xFFFF_FFFF, 1 << 20)),
         (QpInit { max_sge: 257, ..init }, range("max_sge", 257, 256)),
         (QpInit { max_inline: 4097, ..init }, range("max_inline", 4097, 4096)),
-        (QpInit { service: Service::Uc, ..init }, Err(Error::ServiceUnsupported(Service::Uc))),
+        (
+            QpInit { service: Service::RawFrame, ..init },
+            Err(Error::ServiceUnsupported(Service::RawFrame)),
+        ),
         (QpInit { pd: Default::default(), ..init }, Err(Error::UnknownPd(Default::default()))),
         (QpInit { send_cq: Default::default(), ..init }, Err(Error::UnknownCq(Default::default()))),
     ] {

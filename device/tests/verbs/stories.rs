@@ -3,7 +3,7 @@
 use softrnic_device::verbs::{
     AccessFlags, AsyncEvent, Connection, Payload, QpInit, SendOp, SendRequest, Sge, WcOpcode,
 };
-use softrnic_engine::{Counter, RKey, Reason, State, Status, rnr_timer_ns};
+use softrnic_engine::{Counter, Policy, RKey, Reason, State, Status, rnr_timer_ns};
 
 use crate::world::{BASE, World, outcome};
 
@@ -336,4 +336,49 @@ fn m_08_reset_forgets_work_and_completions() {
     world.pump();
     assert_eq!(outcome(&world.a.sent()), [(3, Success)]);
     assert_eq!(outcome(&world.b.received()), [(3, Success)]);
+}
+
+#[test]
+fn q_05_no_more_work_is_in_flight_than_send_queue_and_window_hold() {
+    for (sq_depth, window_packets, in_flight) in
+        [(100, 4, 4), (3, 1024, 3), (0, 1024, 0), (1 << 17, 1 << 20, u16::MAX)]
+    {
+        let policy = Policy { window_packets, ..Policy::default() };
+        let init = QpInit { sq_depth, max_sge: 1, max_inline: 0, ..QpInit::default() };
+        let world = World::with(init, 4, Connection { policy, ..Connection::default() });
+        let qp = world.a.nic.engine.qp(world.a.qpn).unwrap();
+        assert_eq!(qp.attributes().max_in_flight, in_flight);
+    }
+    let policy = Policy { window_packets: 4, ..Policy::default() };
+    let mut world =
+        World::with(QpInit::default(), 64, Connection { policy, ..Connection::default() });
+    let write = SendOp::Write { remote_va: BASE, rkey: world.b.mr.rkey };
+    (0..10).for_each(|i| world.a.send(i, write, &[world.a.sge(0, 64)]));
+    let first = world.a.transmit_all(world.now);
+    assert_eq!(first.len(), 4);
+    let in_flight =
+        |world: &World| world.a.nic.engine.qp(world.a.qpn).unwrap().requester().in_flight();
+    assert_eq!(in_flight(&world), 4);
+    for (_, frame) in &first {
+        assert_eq!(world.b.take(world.now, frame).refused, None);
+    }
+    world.pump();
+    assert_eq!(in_flight(&world), 0);
+    assert_eq!(outcome(&world.a.sent()), (0..10).map(|i| (i, Success)).collect::<Vec<_>>());
+}
+
+#[test]
+fn m_05_what_is_posted_in_sqd_leaves_after_it() {
+    let mut world = World::new();
+    (0..2).for_each(|i| world.b.recv(i, &[]));
+    world.a.nic.set_state(world.a.qpn, State::Sqd).unwrap();
+    let drained = AsyncEvent::SendQueueDrained(world.a.qpn);
+    assert_eq!(world.a.nic.get_async_event(), Some(drained));
+    world.a.send(1, SendOp::Send, &[]);
+    world.pump();
+    assert!(world.b.received().is_empty());
+    world.a.nic.set_state(world.a.qpn, State::Rts).unwrap();
+    world.pump();
+    assert_eq!(outcome(&world.a.sent()), [(1, Success)]);
+    assert_eq!(outcome(&world.b.received()), [(0, Success)]);
 }

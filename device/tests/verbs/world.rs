@@ -6,7 +6,9 @@ use softrnic_device::verbs::{
 };
 use softrnic_device::{Memory, Nic, Ram};
 use softrnic_engine::packet::FRAME_LEN_MAX;
-use softrnic_engine::{Nanos, Path, PathMtu, Port, Psn, Qpn, Room, Rx, Status};
+use softrnic_engine::{
+    Nanos, Path, PathMtu, Port, Psn, Qpn, Reason, Room, Rx, State, Status, Train, Verdict,
+};
 
 pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const MEMORY_LEN: usize = 1 << 18;
@@ -32,6 +34,7 @@ impl Side {
         let port = Port {
             mac: [2, 0, 0, 0, 0, number],
             ipv4: [192, 0, 2, number].into(),
+            ipv6: [0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()].into(),
             ..Port::default()
         };
         let mut nic = Nic::verbs(port, Ram::new(BASE, MEMORY_LEN));
@@ -41,6 +44,43 @@ impl Side {
         let mr = nic.reg_mr(pd, BASE, MEMORY_LEN as u64, AccessFlags::ALL).unwrap();
         let qpn = nic.create_qp(&QpInit { pd, send_cq, recv_cq, ..init }).unwrap();
         Self { nic, pd, send_cq, recv_cq, qpn, mr }
+    }
+
+    /// One more queue pair with the same domain and queues.
+    pub(crate) fn another(&mut self, init: QpInit) -> Qpn {
+        let Self { pd, send_cq, recv_cq, .. } = *self;
+        self.nic.create_qp(&QpInit { pd, send_cq, recv_cq, ..init }).unwrap()
+    }
+
+    /// The path to this side's IPv4 address.
+    pub(crate) fn path(&self) -> Path {
+        let port = self.nic.engine.port();
+        Path { dest_mac: port.mac, dest_ip: port.ipv4.into(), ..Path::default() }
+    }
+
+    /// The next frame that leaves.
+    pub(crate) fn transmit(&mut self, now: Nanos) -> Option<(Train, Vec<u8>)> {
+        let mut bytes = [0; FRAME_LEN_MAX];
+        let mut room = Room { bytes: &mut bytes, segments: 1, source_port: None };
+        let train = self.nic.poll_transmit(now, &mut room)?;
+        Some((train, bytes[..train.len].to_vec()))
+    }
+
+    /// Every frame that leaves.
+    pub(crate) fn transmit_all(&mut self, now: Nanos) -> Vec<(Train, Vec<u8>)> {
+        core::iter::from_fn(|| self.transmit(now)).collect()
+    }
+
+    pub(crate) fn take(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        self.nic.handle_frame(now, frame, Rx::default())
+    }
+
+    pub(crate) fn counted(&self, reason: Reason) -> u64 {
+        self.nic.engine.refused()[reason as usize]
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.nic.state(self.qpn).unwrap()
     }
 
     /// An element of the region that covers all memory.
@@ -60,6 +100,13 @@ impl Side {
         let payload = Payload::Sges(sges);
         let request = SendRequest { wr_id, op, payload, signaled: true, ..SendRequest::default() };
         self.nic.post_send(self.qpn, &request).unwrap();
+    }
+
+    /// A signaled SEND of inline bytes.
+    pub(crate) fn send_bytes(&mut self, wr_id: u64, qpn: Qpn, bytes: &[u8]) {
+        let payload = Payload::Inline(bytes);
+        let request = SendRequest { wr_id, payload, signaled: true, ..SendRequest::default() };
+        self.nic.post_send(qpn, &request).unwrap();
     }
 
     pub(crate) fn recv(&mut self, wr_id: u64, sges: &[Sge]) {
@@ -99,16 +146,37 @@ impl World {
     }
 
     pub(crate) fn connect(&mut self, connection: Connection) {
-        connect(&mut self.a, &self.b, connection);
-        connect(&mut self.b, &self.a, connection);
+        let (a, b) = (self.a.qpn, self.b.qpn);
+        self.join(a, b, connection);
+    }
+
+    /// Connects a queue pair of each side to the other.
+    pub(crate) fn join(&mut self, a: Qpn, b: Qpn, connection: Connection) {
+        self.a.nic.connect(a, &between(a, b, self.b.path(), connection)).unwrap();
+        self.b.nic.connect(b, &between(b, a, self.a.path(), connection)).unwrap();
     }
 
     /// Carries every frame across and jumps to each deadline, until both are idle.
     pub(crate) fn pump(&mut self) {
+        self.pump_losing(|_| false);
+    }
+
+    /// The same, but those frames of `a` are lost, by their number, that `lost` says.
+    pub(crate) fn pump_losing(&mut self, lost: impl Fn(usize) -> bool) {
+        let mut sent = 0;
         for _ in 0..100_000 {
-            let forth = carry(&mut self.a.nic, &mut self.b.nic, self.now);
-            let back = carry(&mut self.b.nic, &mut self.a.nic, self.now);
-            if forth + back > 0 {
+            let forth = self.a.transmit_all(self.now);
+            for (_, frame) in &forth {
+                if !lost(sent) {
+                    self.b.take(self.now, frame);
+                }
+                sent += 1;
+            }
+            let back = self.b.transmit_all(self.now);
+            for (_, frame) in &back {
+                self.a.take(self.now, frame);
+            }
+            if !forth.is_empty() || !back.is_empty() {
                 continue;
             }
             let deadlines = [self.a.nic.next_deadline(), self.b.nic.next_deadline()];
@@ -121,27 +189,15 @@ impl World {
     }
 }
 
-fn connect(near: &mut Side, far: &Side, connection: Connection) {
-    let port = far.nic.engine.port();
+/// The connection of `near` to `far`.
+pub(crate) fn between(near: Qpn, far: Qpn, path: Path, connection: Connection) -> Connection {
     let start = |qpn: Qpn| Psn::new(0x00FF_FFF0 + qpn.get());
-    let connection = Connection {
-        path: Path { dest_mac: port.mac, dest_ip: port.ipv4.into(), ..connection.path },
+    Connection {
+        path: Path { dest_mac: path.dest_mac, dest_ip: path.dest_ip, ..connection.path },
         path_mtu: PathMtu::M1024,
-        dest_qpn: far.qpn,
-        send_psn: start(near.qpn),
-        expected_psn: start(far.qpn),
+        dest_qpn: far,
+        send_psn: start(near),
+        expected_psn: start(far),
         ..connection
-    };
-    near.nic.connect(near.qpn, &connection).unwrap();
-}
-
-fn carry(from: &mut Nic<Verbs, Ram>, to: &mut Nic<Verbs, Ram>, now: Nanos) -> usize {
-    let mut bytes = [0; FRAME_LEN_MAX];
-    let mut frames = 0;
-    loop {
-        let mut room = Room { bytes: &mut bytes, segments: 1, source_port: None };
-        let Some(train) = from.poll_transmit(now, &mut room) else { return frames };
-        to.handle_frame(now, &bytes[..train.len], Rx::default());
-        frames += 1;
     }
 }
