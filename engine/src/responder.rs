@@ -815,12 +815,14 @@ fn atomic(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), 
     Ok(())
 }
 
-/// Rule S-51: no more READs and atomics at once than the depth.
+/// Rule S-51: no more READs and atomics at once than the depth. An answer that is only being given
+/// again does not count: the peer may have had it meanwhile, and gone on.
 fn check_depth(qp: &Qp) -> Result<(), Refusal> {
-    if (qp.responder.owed as usize) < qp.responder.resources.len() {
-        Ok(())
-    } else {
-        Err(Refusal::invalid(Reason::TooManyReads))
+    let responder = &qp.responder;
+    let oldest = responder.slots().next().map(|slot| responder.resources[slot]);
+    match oldest {
+        Some(oldest) if !oldest.is_some_and(|old| old.owed() && !old.replay) => Ok(()),
+        _ => Err(Refusal::invalid(Reason::TooManyReads)),
     }
 }
 

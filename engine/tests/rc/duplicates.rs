@@ -133,6 +133,19 @@ fn s_24_as_many_answers_are_kept_as_the_depth() {
     assert_eq!(pair.ends[1].face.memory[0x2000..0x2008], 5u64.to_le_bytes());
 }
 
+// A peer that repeats a READ and then gets its first answer after all goes on at once.
+#[test]
+fn s_51_an_answer_that_is_given_again_does_not_count_against_the_depth() {
+    let mut pair = responder(1);
+    pair.ask(1, op::READ_REQUEST, 0x100, reth(0x1000, KEY, 64), &[]);
+    pair.hear(1);
+    assert_eq!(pair.ask(1, op::READ_REQUEST, 0x100, reth(0x1000, KEY, 64), &[]), None);
+    assert_eq!(pair.ask(1, op::READ_REQUEST, 0x101, reth(0x1000, KEY, 64), &[]), None);
+    let heard = pair.hear(1);
+    assert_eq!(heard.last().map(|last| last.psn), Some(0x101));
+    assert_eq!(pair.ends[1].state(), State::Rts);
+}
+
 #[test]
 fn s_25_an_earlier_duplicate_goes_before_the_one_being_served() {
     let mut pair = responder(16);
