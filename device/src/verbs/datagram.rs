@@ -78,7 +78,7 @@ impl<M: Memory> Nic<Verbs, M> {
     /// queue key 0x80010000 and the default partition key (P_Key index 0).
     ///
     /// # Errors
-    /// As [`Nic::create_qp`], or there is one already.
+    /// As `create_qp`, or there is one already.
     pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, Error> {
         let init = QpInit { service: Service::Ud, ..*init };
         let result = self.try_create_qp(&init, qp::QueuePairs::reserve_gsi);

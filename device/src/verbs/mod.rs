@@ -398,7 +398,7 @@ impl<M: Memory> Nic<Verbs, M> {
         self.set_state(qpn, State::Rts)
     }
 
-    /// As [`Nic::connect`], but stops in RTR; [`Nic::set_state`] to RTS is the last step.
+    /// As `connect`, but stops in RTR; `set_state` to RTS is the last step.
     ///
     /// # Errors
     /// As [`Nic::connect`].
