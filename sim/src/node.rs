@@ -28,7 +28,7 @@ pub enum NodeError {
     /// The node's memory is used up.
     #[error("no memory for {0} more bytes")]
     Exhausted(u64),
-    /// A call that needs a queue pair came before [`Node::open`].
+    /// A call that needs a queue pair came before a queue pair was opened.
     #[error("no queue pair is open")]
     NoQueuePair,
 }
