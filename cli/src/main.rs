@@ -5,6 +5,8 @@
 
 mod decode;
 mod doctor;
+mod explain;
+mod names;
 mod regs;
 mod report_table;
 mod run;
@@ -32,6 +34,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    /// Say what a number means that a driver printed, what causes it and what to do
+    Explain(explain::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Explain(args) => explain::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -7,11 +7,14 @@
 //! | `registers_io`, `effects` | accesses: what may be written, and what else that does |
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
+//! | `explain` | what values mean, what causes them, what to do |
 //!
 //! Values with their home in the engine are not stored here, and the engine is never stored here: it
 //! comes as an argument. Knows no packet headers beyond the opcode table.
 
+pub mod contradictions;
 mod effects;
+pub mod explain;
 mod map;
 mod profile;
 mod queues;
