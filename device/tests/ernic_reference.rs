@@ -9,7 +9,7 @@ use std::path::Path;
 
 use softrnic_device::ernic::contradictions::CONTRADICTIONS;
 use softrnic_device::ernic::explain::WORDS;
-use softrnic_device::ernic::{Field, Location, Map, Mark, Profile, ROWS, Register, Row, Section};
+use softrnic_device::ernic::{Field, Location, Map, Mark, Profile, ROWS, Row, Section};
 
 #[test]
 fn the_reference_page_is_what_the_table_says() {

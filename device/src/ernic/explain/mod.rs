@@ -148,8 +148,10 @@ fn queue_pairs(word: u16, bits: u32) -> String {
     }
 }
 
+type Note = fn(u32) -> String;
+
 /// Fields whose values a list cannot hold.
-const NOTES: &[(Register, &str, fn(u32) -> String)] = &[
+const NOTES: &[(Register, &str, Note)] = &[
     (Register::Lstinpkt, "opcode", |value| opcode_name(value.into())),
     (Register::Lstoutpkt, "opcode", |value| opcode_name(value.into())),
     (Register::Lstrqreq, "opcode", |value| opcode_name(value.into())),
