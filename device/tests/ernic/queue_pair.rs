@@ -308,7 +308,7 @@ pub fn timers(bench: &Bench) -> Check {
     world.on_wire = Some(Box::new(|_, _| false));
     world.run(&Wr::new(WRITE, 8))?;
     same("first and 3 more", world.frames.len(), 4)?;
-    same("4 timeouts", world.now, Nanos(4 * 4096 << 5))?;
+    same("4 timeouts", world.now, Nanos(4 * (4096 << 5)))?;
     same("fatal", world.a.get(R::Statqp, QP) & 1, 1)?;
     // Timeout 0: for ever.
     let mut world = bench.world();
