@@ -153,7 +153,7 @@ struct Source<R: Read> {
 impl<R: Read> Source<R> {
     /// The next RoCE packet.
     fn next(&mut self) -> Result<Option<Rung>, CaptureError> {
-        while let Some(packet) = self.reader.next() {
+        for packet in self.reader.by_ref() {
             let CapturedPacket { time, original_len, frame, comments, .. } = packet?;
             self.frames += 1;
             let at = time.unwrap_or_default();
