@@ -6,7 +6,7 @@
 
 mod ernic_node;
 pub mod fault;
-mod ladder;
+pub mod ladder;
 mod link;
 mod model;
 mod native_node;

@@ -54,11 +54,21 @@ pub struct Traffic {
     pub copies: u64,
 }
 
+/// Where a direction leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Station(usize),
+    /// The frame's destination MAC address tells the station.
+    Switch(usize),
+}
+
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Direction {
     pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) goal: Goal,
+    /// The number of its link or switch.
+    pub(crate) link: usize,
     pub(crate) traffic: Traffic,
     config: LinkConfig,
     /// Picoseconds, so that short frames at high rates are not rounded up each.
@@ -66,8 +76,8 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    pub(crate) fn new(from: usize, to: usize, config: LinkConfig) -> Self {
-        Self { from, to, config, traffic: Traffic::default(), free_at_ps: 0 }
+    pub(crate) fn new(from: usize, goal: Goal, link: usize, config: LinkConfig) -> Self {
+        Self { from, goal, link, config, traffic: Traffic::default(), free_at_ps: 0 }
     }
 
     /// When the next frame may start.
@@ -108,7 +118,7 @@ mod tests {
     use super::*;
 
     fn direction(config: LinkConfig) -> Direction {
-        Direction::new(0, 1, config)
+        Direction::new(0, Goal::Station(1), 0, config)
     }
 
     #[test]

@@ -12,7 +12,8 @@ use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
 
 use crate::fault::{self, Injector, Outcome};
-use crate::link::{Direction, LinkConfig, Loss, Traffic};
+use crate::ladder::Remark;
+use crate::link::{Direction, Goal, LinkConfig, Loss, Traffic};
 
 /// What can stand at the end of a link: the calls of [`Nic`].
 pub trait Station {
@@ -69,7 +70,7 @@ pub struct Sighting<'a> {
     pub sent: Nanos,
     /// When it arrived.
     pub at: Nanos,
-    /// Which link, in the order of [`World::connect`].
+    /// Which link or switch, in the order of [`World::connect`] and [`World::connect_switch`].
     pub link: usize,
     /// Sending station.
     pub from: usize,
@@ -136,6 +137,11 @@ pub trait Observer {
         let _ = what;
     }
 
+    /// A station noticed something that is no frame.
+    fn remark(&mut self, remark: &Remark) {
+        let _ = remark;
+    }
+
     /// A message was compared with what was sent, and is right.
     fn message(&mut self) {}
 }
@@ -184,6 +190,8 @@ struct Flight {
     len: usize,
     sent: Nanos,
     direction: usize,
+    /// The station that it arrives at.
+    to: usize,
     lost: Option<Loss>,
     retransmission: bool,
     copy: bool,
@@ -210,8 +218,11 @@ struct Held {
 pub struct World<N> {
     now: Nanos,
     ports: Vec<Port<N>>,
-    /// Two for each link: there and back.
+    /// Two for each link: there and back. One for each port of a switch.
     directions: Vec<Direction>,
+    links: usize,
+    /// MAC addresses behind each switch, with their stations.
+    switches: Vec<Vec<([u8; 6], usize)>>,
     events: BinaryHeap<Reverse<Event>>,
     sequence: u64,
     flights: Vec<Option<Flight>>,
@@ -229,6 +240,8 @@ impl<N: Station> World<N> {
             now: Nanos(0),
             ports: Vec::new(),
             directions: Vec::new(),
+            links: 0,
+            switches: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,
             flights: Vec::new(),
@@ -249,11 +262,28 @@ impl<N: Station> World<N> {
     /// Joins two stations; returns the link's number. A station's older link is left unused.
     pub fn connect(&mut self, a: usize, b: usize, config: LinkConfig) -> usize {
         for (from, to) in [(a, b), (b, a)] {
-            let direction = self.directions.len();
-            self.directions.push(Direction::new(from, to, config));
-            self.ports[from].direction = Some(direction);
+            self.add_direction(from, Goal::Station(to), config);
         }
-        self.directions.len() / 2 - 1
+        self.links += 1;
+        self.links - 1
+    }
+
+    /// Joins stations by a switch; returns its number among the links. A frame goes to the station
+    /// whose MAC address it names, and to all but its sender where it names none of them. The cables
+    /// to the switch are as `config` says; the switch itself takes no time and queues nothing.
+    pub fn connect_switch(&mut self, ports: &[([u8; 6], usize)], config: LinkConfig) -> usize {
+        for &(_, from) in ports {
+            self.add_direction(from, Goal::Switch(self.switches.len()), config);
+        }
+        self.switches.push(ports.to_vec());
+        self.links += 1;
+        self.links - 1
+    }
+
+    fn add_direction(&mut self, from: usize, goal: Goal, config: LinkConfig) {
+        let direction = self.directions.len();
+        self.directions.push(Direction::new(from, goal, self.links, config));
+        self.ports[from].direction = Some(direction);
     }
 
     /// The virtual time.
@@ -278,7 +308,7 @@ impl<N: Station> World<N> {
     /// The link that a station sends into.
     #[must_use]
     pub fn link_of(&self, station: usize) -> Option<usize> {
-        self.ports[station].direction.map(|d| d / 2)
+        self.ports[station].direction.map(|d| self.directions[d].link)
     }
 
     /// What a station has sent.
@@ -341,7 +371,7 @@ impl<N: Station> World<N> {
         let mut flight = self.flights[slot].take_if(|flight| flight.ticket == ticket)?;
         self.free_slots.push(slot);
         let d = flight.direction;
-        let (from, to) = (self.directions[d].from, self.directions[d].to);
+        let (from, to, link) = (self.directions[d].from, flight.to, self.directions[d].link);
         if flight.lost.is_none() && !flight.judged {
             let frame = &mut flight.buffer[..flight.len];
             let outcome = self.faults.frame(self.now, fault::Direction::In, to, frame);
@@ -370,7 +400,7 @@ impl<N: Station> World<N> {
         observer.frame(&Sighting {
             sent: flight.sent,
             at: self.now,
-            link: d / 2,
+            link,
             from,
             to,
             frame,
@@ -407,10 +437,11 @@ impl<N: Station> World<N> {
         traffic.copies += u64::from(copies);
         let due = arrives.after(outcome.delay_ns);
         for n in 1..=copies {
-            let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
-            buffer[..flight.len].copy_from_slice(&flight.buffer[..flight.len]);
-            let copy = Flight { buffer, copy: true, faults: flight.faults.clone(), ..flight };
-            self.deliver_at(copy, due.after(outcome.apart_ns.saturating_mul(n.into())));
+            let copy = self.copy(&flight);
+            self.deliver_at(
+                Flight { copy: true, ..copy },
+                due.after(outcome.apart_ns.saturating_mul(n.into())),
+            );
         }
         if outcome.behind == 0 || lost {
             self.deliver_at(flight, due);
@@ -420,6 +451,12 @@ impl<N: Station> World<N> {
             let (slot, ticket) = self.deliver_at(flight, due.after(outcome.behind_limit_ns));
             self.held.push(Held { slot, ticket, direction: d, side, behind: outcome.behind });
         }
+    }
+
+    fn copy(&mut self, flight: &Flight) -> Flight {
+        let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
+        buffer[..flight.len].copy_from_slice(&flight.buffer[..flight.len]);
+        Flight { buffer, faults: flight.faults.clone(), ..*flight }
     }
 
     /// Returns the frame's slot and ticket.
@@ -514,11 +551,13 @@ impl<N: Station> World<N> {
         let lost = (!direction.carries(train.len)).then_some(Loss::TooLong);
         let frame = &mut buffer[..train.len];
         let outcome = self.faults.frame(self.now, fault::Direction::Out, number, frame);
+        let (to, others) = self.receivers(d, &buffer[..outcome.len]);
         let flight = Flight {
             buffer,
             len: train.len,
             sent: self.now,
             direction: d,
+            to,
             lost,
             retransmission: train.retransmission,
             copy: false,
@@ -526,8 +565,26 @@ impl<N: Station> World<N> {
             faults: Vec::new(),
             ticket: 0,
         };
+        for to in others {
+            let copy = self.copy(&flight);
+            self.launch(Flight { to, ..copy }, outcome.clone(), arrives, fault::Direction::Out);
+        }
         self.launch(flight, outcome, arrives, fault::Direction::Out);
         true
+    }
+
+    /// Who gets a frame that is sent into a direction: one station, or several.
+    fn receivers(&self, d: usize, frame: &[u8]) -> (usize, Vec<usize>) {
+        let direction = &self.directions[d];
+        let switch = match direction.goal {
+            Goal::Station(to) => return (to, Vec::new()),
+            Goal::Switch(number) => &self.switches[number],
+        };
+        if let Some((_, to)) = switch.iter().find(|(mac, _)| frame.starts_with(mac)) {
+            return (*to, Vec::new());
+        }
+        let mut others = switch.iter().map(|(_, to)| *to).filter(|&to| to != direction.from);
+        (others.next().unwrap_or(direction.from), others.collect())
     }
 
     fn schedule(&mut self, at: Nanos, what: What) {
