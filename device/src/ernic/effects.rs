@@ -90,6 +90,8 @@ impl<M: Memory> Nic<Ernic, M> {
             DeviceEffect::ResponseHandler => {
                 RESPONSE_IDLE | put(ANSWER_QP, status.last_answer_qp.into())
             }
+            DeviceEffect::LastIn => status.last_in.word(self.device.map.profile.last_packet),
+            DeviceEffect::LastOut => status.last_out.word(self.device.map.profile.last_packet),
             DeviceEffect::InterruptStatus => status.causes(),
             DeviceEffect::ReceiveBank => status.receive_bank.word(index),
             DeviceEffect::CompletionBank => status.completion_bank.word(index),
@@ -202,7 +204,9 @@ impl<M: Memory> Nic<Ernic, M> {
                 self.set_port(Port { ipv6, ..port });
             }
             DeviceEffect::ActiveQps => {
-                *status.word_mut(Register::XrnicConfQpEn) &= u32::from(self.device.map.num_qp - 1);
+                let map = &self.device.map;
+                let mask = u32::from(map.num_qp - 1) | map.profile.qp_count_mask;
+                *status.word_mut(Register::XrnicConfQpEn) &= mask;
                 (1..self.device.map.num_qp).for_each(|q| self.follow_enable(q));
             }
             DeviceEffect::InterruptStatus => status.clear_causes(value),
@@ -212,6 +216,8 @@ impl<M: Memory> Nic<Ernic, M> {
             // Their rows have no field that can be written.
             DeviceEffect::WqeProcessor
             | DeviceEffect::QpManager
+            | DeviceEffect::LastIn
+            | DeviceEffect::LastOut
             | DeviceEffect::ResponseHandler => {}
         }
     }

@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 use softrnic_engine::{Engine, EngineConfig, Port, Reason, Train, Verdict};
 
 pub use map::{Location, Map};
-pub use profile::Profile;
+pub use profile::{MovedField, Profile};
 pub use registers::{ROWS, Register};
 pub use row::{Access, DeviceEffect, Effect, Field, Home, Legal, Mark, QpEffect, Row, Section};
 pub use view::View;
@@ -50,8 +50,8 @@ pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>();
 pub struct ErnicConfig {
     /// Whose reading of the register space.
     pub profile: Profile,
-    /// C_NUM_QP: 8, 16, ... 2048; other numbers become the next larger of these. QP1 and queue pairs
-    /// 2 ..= C_NUM_QP - 1 exist.
+    /// C_NUM_QP: 8, 16, ... 2048 (256 before v4); other numbers become the next larger of these. QP1 and
+    /// queue pairs 2 ..= C_NUM_QP - 1 exist.
     pub num_qp: u16,
     /// Take ring indices that count on past the depth, and 0 for the depth, instead of refusing them.
     pub lenient_indices: bool,
@@ -111,7 +111,7 @@ impl Touched {
 
 impl Ernic {
     fn new(config: &ErnicConfig) -> Self {
-        let num_qp = config.num_qp.clamp(8, 2048).next_power_of_two();
+        let num_qp = config.num_qp.clamp(8, config.profile.num_qp_max).next_power_of_two();
         Self {
             map: Map { profile: config.profile, num_qp },
             lenient_indices: config.lenient_indices,

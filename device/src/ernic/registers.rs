@@ -17,6 +17,8 @@ pub const GLOBAL_BASE: u32 = 0x10_0000;
 pub const MAP_LEN: u32 = 0x20_0000;
 /// Rows of the region table.
 pub const REGIONS: u16 = 2048;
+/// Words of a bitwise interrupt bank: one bit for each of 2048 queue pairs.
+pub(super) const BANK_WORDS: u16 = 64;
 
 impl Register {
     /// Rows in the table.
@@ -427,17 +429,17 @@ registers! {
         "mad" 31:16 Ro Kept = 0 "management datagrams from QP1"
     }
     Lstinpkt Status 0x10_0110 Ro "LSTINPKT"
-    E::None, Chosen("any packet with a readable BTH, refused ones included; the QP is the packet's destination"),
+    E::Device(D::LastIn), Chosen("any packet with a readable BTH, refused ones included; the QP is the packet's destination"),
     "The last packet that came in." {
-        "opcode" 7:0 Ro Kept = 0 "BTH opcode"
-        "psn" 19:8 Ro Kept = 0 "PSN, low 12 bits"
-        "qp" 30:20 Ro Kept = 0 "queue pair"
+        "opcode" 7:0 Ro Derived = 0 "BTH opcode"
+        "psn" 19:8 Ro Derived = 0 "PSN, low 12 bits"
+        "qp" 30:20 Ro Derived = 0 "queue pair"
     }
-    Lstoutpkt Status 0x10_0114 Ro "LSTOUTPKT" E::None, Chosen("the QP is the sending one"),
+    Lstoutpkt Status 0x10_0114 Ro "LSTOUTPKT" E::Device(D::LastOut), Chosen("the QP is the sending one"),
     "The last packet that went out." {
-        "opcode" 7:0 Ro Kept = 0 "BTH opcode"
-        "psn" 19:8 Ro Kept = 0 "PSN, low 12 bits"
-        "qp" 30:20 Ro Kept = 0 "queue pair"
+        "opcode" 7:0 Ro Derived = 0 "BTH opcode"
+        "psn" 19:8 Ro Derived = 0 "PSN, low 12 bits"
+        "qp" 30:20 Ro Derived = 0 "queue pair"
     }
     Ininvdupcnt Status 0x10_0118 Ro "ININVDUPCNT"
     E::None, Chosen("invalid is what was refused for another reason than a missing receive buffer"),

@@ -145,6 +145,10 @@ pub enum DeviceEffect {
     PortIpv6(u8),
     /// How many queue pairs may run.
     ActiveQps,
+    /// The last packet that came in.
+    LastIn,
+    /// The last packet that went out.
+    LastOut,
     /// WQE processor.
     WqeProcessor,
     /// QP manager.

@@ -62,6 +62,25 @@ pub(super) struct Status {
     pub(super) work_count: u16,
     /// Queue pair of the last answer, for RESPHNDSTS.
     pub(super) last_answer_qp: u16,
+    pub(super) last_in: LastPacket,
+    pub(super) last_out: LastPacket,
+}
+
+/// What LSTINPKT and LSTOUTPKT tell of.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct LastPacket {
+    opcode: u8,
+    psn: u32,
+    qp: u32,
+}
+
+impl LastPacket {
+    /// As a register that has PSN and queue pair in these bits.
+    pub(super) const fn word(self, (psn, qp): (u32, u32)) -> u32 {
+        self.opcode as u32
+            | (self.psn << psn.trailing_zeros()) & psn
+            | (self.qp << qp.trailing_zeros()) & qp
+    }
 }
 
 /// Which half of a counter register.
@@ -80,6 +99,8 @@ impl Status {
             cnp_bank: Bank::RESET,
             work_count: 0,
             last_answer_qp: 0,
+            last_in: LastPacket { opcode: 0, psn: 0, qp: 0 },
+            last_out: LastPacket { opcode: 0, psn: 0, qp: 0 },
         }
     }
 
@@ -143,8 +164,7 @@ impl Status {
         }
         self.count(Register::Inalldrppktcnt, Half::High, 1);
         if let Some(opcode) = verdict.opcode {
-            *self.word_mut(Register::Lstinpkt) =
-                last_packet(opcode, verdict.psn.get(), verdict.qpn.get());
+            self.last_in = LastPacket { opcode, psn: verdict.psn.get(), qp: verdict.qpn.get() };
         }
         if verdict.duplicate {
             self.count(Register::Ininvdupcnt, Half::High, 1);
@@ -206,7 +226,7 @@ impl Status {
     pub(super) fn transmitted(&mut self, train: &Train) {
         let packets = u32::from(train.segments);
         let psn = train.psn.get().wrapping_add(packets - u32::from(packets != 0));
-        *self.word_mut(Register::Lstoutpkt) = last_packet(train.opcode, psn, train.qpn.get());
+        self.last_out = LastPacket { opcode: train.opcode, psn, qp: train.qpn.get() };
         if train.retransmission {
             self.count_word(Register::Retrycntsts, packets);
         }
@@ -253,11 +273,6 @@ impl Status {
 /// NAK and RNR NAK; bits 6..5 of the syndrome are 0 in an ACK (IBTA vol 1, 9.7.5.1.2).
 const fn is_nak(syndrome: Option<u8>) -> bool {
     matches!(syndrome, Some(syndrome) if syndrome & 0x60 != 0)
-}
-
-/// LSTINPKT and LSTOUTPKT.
-const fn last_packet(opcode: u8, psn: u32, qp: u32) -> u32 {
-    opcode as u32 | (psn & 0xFFF) << 8 | (qp & 0x7FF) << 20
 }
 
 #[cfg(test)]
