@@ -111,6 +111,9 @@ reasons! {
     VerbsExhausted "verbs_resources_exhausted" "A verb found no memory or no free number."
     MacControlUnknown "mac_control_unknown" "Not a PAUSE or PFC frame: another EtherType, a VLAN tag, or an unknown MAC control opcode."
     CongestionParameter "congestion_parameter_out_of_range" "A parameter of congestion control is out of its range."
+    ReceiveBufferFull "receive_buffer_full" "The device's receive buffer was full: the peer sent in spite of a pause, or none was asked for."
+    OtherBufferFull "other_receive_buffer_full" "The device's receive buffer for traffic other than RoCE was full."
+    HandshakeOff "handshake_off" "The queue pair's hardware handshake is off (QPCONF bit 4), so its side-band ports do nothing."
 }
 
 impl Reason {

@@ -38,6 +38,10 @@ impl Bank {
         self.words[usize::from(index % 64)]
     }
 
+    pub(super) fn has(&self, q: u16) -> bool {
+        self.word(q / 32) & 1 << (q % 32) != 0
+    }
+
     pub(super) fn clear(&mut self, index: u16, ones: u32) {
         let word = &mut self.words[usize::from(index % 64)];
         *word &= !ones;
@@ -157,8 +161,10 @@ impl Status {
     /// A frame arrived. `true` where it was a negative acknowledgement.
     #[inline]
     pub(super) fn received(&mut self, verdict: &Verdict) -> bool {
-        let not_roce =
-            matches!(verdict.refused, Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1));
+        let not_roce = matches!(
+            verdict.refused,
+            Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1 | Reason::OtherBufferFull)
+        );
         if not_roce || verdict.flow_control {
             return false;
         }
@@ -180,7 +186,12 @@ impl Status {
     fn count_dropped(&mut self, reason: Reason) {
         self.count(Register::Inalldrppktcnt, Half::Low, 1);
         // The packet itself was fine; there was no buffer for it.
-        if !matches!(reason, Reason::ReceiverNotReady | Reason::PsnBehindReceiverNotReady) {
+        if !matches!(
+            reason,
+            Reason::ReceiverNotReady
+                | Reason::PsnBehindReceiverNotReady
+                | Reason::ReceiveBufferFull
+        ) {
             self.count(Register::Ininvdupcnt, Half::Low, 1);
             self.raise(INVALID_PACKET);
         }
