@@ -144,7 +144,7 @@ impl Profile {
     /// that the table has in another register are left out.
     #[inline]
     #[must_use]
-    pub fn to_table(&self, register: Register, value: u32) -> u32 {
+    pub fn table_value(&self, register: Register, value: u32) -> u32 {
         let moved = self.moved.iter().filter(|field| field.on == register);
         moved.fold(self.unmoved(register, value), |table, field| {
             let stays = field.register == register;
@@ -154,7 +154,11 @@ impl Profile {
 
     /// From the table's registers to the value that software reads.
     #[inline]
-    pub(super) fn to_software(&self, register: Register, table: impl Fn(Register) -> u32) -> u32 {
+    pub(super) fn software_value(
+        &self,
+        register: Register,
+        table: impl Fn(Register) -> u32,
+    ) -> u32 {
         let moved = self.moved.iter().filter(|field| field.on == register);
         moved.fold(self.unmoved(register, table(register)), |value, field| {
             value | place(field.table_bits, field.bits, table(field.register))
@@ -207,15 +211,15 @@ mod tests {
         let profile = Profile::V3_1;
         // Port 0x12B7, 30 queue pairs, error buffer, enabled.
         let written = 0x12B7_1E21;
-        let table = profile.to_table(Register::Xrnicconf, written);
+        let table = profile.table_value(Register::Xrnicconf, written);
         assert_eq!(table, 0x0012_B721);
         let count = profile.carried(Register::Xrnicconf).next().map(|field| field.value(written));
         assert_eq!(count, Some(30));
-        let read = profile.to_software(Register::Xrnicconf, |register| {
+        let read = profile.software_value(Register::Xrnicconf, |register| {
             if register == Register::Xrnicconf { table } else { 30 }
         });
         assert_eq!(read, written);
-        assert_eq!(profile.to_table(Register::Xrnicadconf, 0x0200_0001), 1 | 2 << 20);
-        assert_eq!(Profile::V4_0.to_table(Register::Xrnicconf, written), written);
+        assert_eq!(profile.table_value(Register::Xrnicadconf, 0x0200_0001), 1 | 2 << 20);
+        assert_eq!(Profile::V4_0.table_value(Register::Xrnicconf, written), written);
     }
 }

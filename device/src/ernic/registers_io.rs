@@ -78,7 +78,7 @@ impl<M: Memory> Nic<Ernic, M> {
     /// Reads a register as a profile with moved fields shows it.
     fn read_moved(&self, at: Location) -> u32 {
         let table = |register| self.read_register(Location { register, ..at });
-        self.device.map.profile.to_software(at.register, table)
+        self.device.map.profile.software_value(at.register, table)
     }
 
     /// Writes a register as a profile with moved fields shows it: what it carries for others first, so
@@ -89,7 +89,7 @@ impl<M: Memory> Nic<Ernic, M> {
             let at = Location { register: field.register, ..at };
             self.write_register(at, field.value(value))?;
         }
-        self.write_register(at, profile.to_table(at.register, value))
+        self.write_register(at, profile.table_value(at.register, value))
     }
 
     fn write_register(&mut self, at: Location, value: u32) -> Result<(), Reason> {
