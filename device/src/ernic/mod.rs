@@ -7,12 +7,17 @@
 //! | `registers_io`, `effects` | accesses: what may be written, and what else that does |
 //! | `flow_control`, `handshake` | pauses; side-band ports |
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
+//! | `demote` | a row without its behaviour, for the rows' tests |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
+//! | `explain` | what values mean, what causes them, what to do |
 //!
 //! Values with their home in the engine are not stored here, and the engine is never stored here: it
 //! comes as an argument. Knows no packet headers beyond the opcode table.
 
+pub mod contradictions;
+mod demote;
 mod effects;
+pub mod explain;
 mod flow_control;
 mod handshake;
 mod map;
@@ -33,6 +38,7 @@ use alloc::vec::Vec;
 use softrnic_engine::packet::{opcode, parse};
 use softrnic_engine::{Engine, EngineConfig, Nanos, Port, Qp, Qpn, Reason, Room, Train, Verdict};
 
+pub use demote::Demotion;
 pub use handshake::{CompletionBeat, ReceiveBeat};
 pub use map::{Location, Map};
 pub use profile::{MovedField, Profile};
@@ -42,6 +48,7 @@ pub use view::View;
 
 use crate::memory::Memory;
 use crate::nic::{Device, Nic};
+use demote::Demoted;
 use flow_control::ReceiveBuffers;
 use handshake::Ports;
 use queues::QueuePair;
@@ -68,6 +75,8 @@ pub struct ErnicConfig {
     pub line_rate_bits_per_s: u64,
     /// How fast the receive buffers drain; `None`: as fast as frames come.
     pub drain_bits_per_s: Option<u64>,
+    /// A row that has lost its behaviour. For tests that check that a row has any.
+    pub demoted: Option<(Register, Demotion)>,
 }
 
 impl Default for ErnicConfig {
@@ -79,6 +88,7 @@ impl Default for ErnicConfig {
             vlan_tci: None,
             line_rate_bits_per_s: 100_000_000_000,
             drain_bits_per_s: None,
+            demoted: None,
         }
     }
 }
@@ -91,6 +101,7 @@ const SIDE_BAND_LEN: usize = 256;
 pub struct Ernic {
     map: Map,
     lenient_indices: bool,
+    demoted: Option<Demoted>,
     status: Status,
     regions: Regions,
     /// By queue pair number; number 0 is never used.
@@ -135,6 +146,9 @@ impl Ernic {
         Self {
             map: Map { profile: config.profile, num_qp },
             lenient_indices: config.lenient_indices,
+            demoted: config.demoted.map(|(register, demotion)| {
+                Demoted::new(register, demotion, config.profile.reset(register))
+            }),
             status: Status::new(global_reset(&config.profile)),
             regions: Regions::new(),
             qps: vec![QueuePair::RESET; usize::from(num_qp)].into_boxed_slice(),
@@ -332,6 +346,9 @@ impl<M: Memory> Nic<Ernic, M> {
         device.ports.reset();
         device.buffers.reset();
         device.regions.reset();
+        if let Some(demoted) = &mut device.demoted {
+            demoted.reset();
+        }
         let port = Port { vlan_tci: self.engine.port().vlan_tci, ..ERNIC_PORT };
         if *self.engine.port() != port {
             self.engine.set_port(port);
