@@ -5,6 +5,7 @@
 
 mod decode;
 mod doctor;
+mod html;
 mod ladder;
 mod regs;
 mod report_table;
