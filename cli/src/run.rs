@@ -19,6 +19,9 @@ use softrnic_sim::{
 
 use crate::report_table;
 
+/// What `rnic show` reads in the output directory.
+pub(crate) const STATE_FILE: &str = "state.json";
+
 /// Options of `rnic run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -30,7 +33,7 @@ pub(crate) struct Args {
     /// Print report.json instead of tables
     #[arg(long)]
     json: bool,
-    /// Directory for capture.pcapng (every frame, whole), report.json and speed.json
+    /// Directory for capture.pcapng (every frame, whole), report.json, state.json and speed.json
     #[arg(long, value_name = "DIR", default_value = "rnic-out")]
     out: PathBuf,
     /// Print the embedded scenario, commented, as a starting point
@@ -96,6 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     recorder.finish().with_context(|| format!("cannot write {}", capture_path.display()))?;
 
+    let state = simulation.state();
     let report = simulation.finish();
     let speed = SpeedReport {
         scenario: report.scenario.clone(),
@@ -110,7 +114,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let speed_path = args.out.join("speed.json");
     write_file(&speed_path, &to_json(&speed)?)?;
 
-    let paths = [capture_path, report_path, speed_path];
+    let state_path = args.out.join(STATE_FILE);
+    write_file(&state_path, &to_json(&state)?)?;
+
+    let paths = [capture_path, report_path, speed_path, state_path];
     let printed = match args.json {
         true => io::stdout().lock().write_all(report_json.as_bytes()),
         false => print_tables(&report, &speed, &paths),
@@ -163,7 +170,7 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 3]) -> io::Result<()> {
+fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 4]) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     report_table::print(&mut out, report, &speed.phases, speed.build)?;
     let messages: u64 = report.phases.iter().map(|phase| phase.messages).sum();
@@ -175,10 +182,13 @@ fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 3]) -> i
         report.seed,
         speed.wall_s
     )?;
-    let [capture, report_path, speed_path] = paths.each_ref().map(|path| path.display());
+    let [capture, report_path, speed_path, state_path] =
+        paths.each_ref().map(|path| path.display());
     writeln!(out, "  {capture}  every frame, whole; open it with Wireshark")?;
     writeln!(out, "  {report_path}  the same for the same seed, on every machine")?;
     writeln!(out, "  {speed_path}  wall-clock figures of this machine")?;
+    let folder = paths[3].parent().unwrap_or(Path::new("")).display();
+    writeln!(out, "  {state_path}  queue pairs, regions and counters: see `rnic show {folder}`")?;
     out.flush()
 }
 
@@ -237,7 +247,10 @@ impl Observer for Recorder {
         }
         let fate = match sighting.fate {
             Fate::Delivered => String::new(),
-            fate => format!("{fate:#}"),
+            fate => match sighting.read {
+                Some(packet) if matches!(fate, Fate::Refused(_)) => format!("{fate:#} {packet}."),
+                _ => format!("{fate:#}"),
+            },
         };
         let again = if sighting.retransmission { "retransmission" } else { "" };
         let comments = match (again, fate.as_str()) {

@@ -16,6 +16,7 @@ mod random;
 mod report;
 mod scenario;
 mod simulation;
+mod state;
 mod world;
 
 pub use ladder::{Ladder, describe_frame};
@@ -24,10 +25,11 @@ pub use model::Model;
 pub use node::NodeError;
 pub use pair::ErnicPair;
 pub use random::Random;
-pub use report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+pub use report::{FileReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report};
 pub use scenario::{
     DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
     Scenario, ScenarioError,
 };
 pub use simulation::{SetupError, Simulation};
-pub use world::{Activity, Fate, Observer, Sighting, Station, World};
+pub use state::{DeviceState, QpState, RegionState, Rings, WorldState};
+pub use world::{Activity, Fate, Observer, PacketId, Sighting, Station, World};

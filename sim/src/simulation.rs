@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
+use softrnic_engine::explain::opcode_name;
 use softrnic_engine::{Nanos, REASON_ROWS, Reason};
 
 use crate::ernic_node::ErnicNode;
@@ -15,9 +16,10 @@ use crate::link::{DropRule, Traffic};
 use crate::native_node::NativeNode;
 use crate::node::{Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::payload::{POISON, Payload, difference};
-use crate::report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+use crate::report::{FileReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report};
 use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
-use crate::world::{Activity, Fate, Observer, Sighting, World};
+use crate::state::WorldState;
+use crate::world::{Activity, Fate, Observer, PacketId, Sighting, World};
 
 /// Why a checked scenario could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -89,13 +91,23 @@ impl Simulation {
             Some(bytes) => Payload::File(bytes),
             None => Payload::pattern(self.scenario.seed, index as u64),
         };
-        let watch =
-            Watch { inner: observer, refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        let watch = Watch::new(observer);
         let mut run = Run::new(&self.scenario, phase, payload, &mut self.world, watch);
         run.execute();
         let report = run.report();
         self.phases.push(report);
         self.phases.last()
+    }
+
+    /// Every device as it is now.
+    #[must_use]
+    pub fn state(&self) -> WorldState {
+        let nodes = self.scenario.nodes.iter().enumerate();
+        WorldState {
+            title: self.scenario.name.clone(),
+            at_ns: self.world.now().0,
+            devices: nodes.map(|(i, spec)| self.world.station(i).state(&spec.name)).collect(),
+        }
     }
 
     /// Reads the nodes' counters and closes the report.
@@ -135,16 +147,40 @@ fn named(refused: &[u64; Reason::COUNT]) -> BTreeMap<&'static str, u64> {
 struct Watch<'a> {
     inner: &'a mut dyn Observer,
     refused: [u64; Reason::COUNT],
+    /// The first ones.
+    refusals: Vec<Refusal>,
     /// Fate, sender and receiver of `frame`.
     last: Option<(Fate, usize, usize)>,
     /// The last frame that was not executed.
     frame: Vec<u8>,
 }
 
+struct Refusal {
+    at: Nanos,
+    from: usize,
+    to: usize,
+    reason: Reason,
+    read: Option<PacketId>,
+}
+
+/// Refused packets of a phase that are reported one by one.
+const REFUSALS_KEPT: usize = 16;
+
+impl<'a> Watch<'a> {
+    fn new(inner: &'a mut dyn Observer) -> Self {
+        let (refused, refusals) = ([0; Reason::COUNT], Vec::new());
+        Self { inner, refused, refusals, last: None, frame: Vec::new() }
+    }
+}
+
 impl Observer for Watch<'_> {
     fn frame(&mut self, sighting: &Sighting<'_>) {
         if let Fate::Refused(reason) = sighting.fate {
             self.refused[reason as usize] += 1;
+            if self.refusals.len() < REFUSALS_KEPT {
+                let Sighting { at, from, to, read, .. } = *sighting;
+                self.refusals.push(Refusal { at, from, to, reason, read });
+            }
         }
         if matches!(sighting.fate, Fate::Refused(_) | Fate::Lost(_)) {
             self.last = Some((sighting.fate, sighting.from, sighting.to));
@@ -593,6 +629,7 @@ impl<'a> Run<'a> {
             retransmissions: traffic.retransmissions,
             lost: traffic.lost,
             refused: named(&self.watch.refused),
+            refused_packets: self.refused_packets(),
             latency_ns: Latency { p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) },
             duration_ns,
             goodput_bits_per_s: u64::try_from(goodput).unwrap_or(u64::MAX),
@@ -600,6 +637,20 @@ impl<'a> Run<'a> {
             failures: self.failures,
             failure_count: self.failure_count,
         }
+    }
+
+    fn refused_packets(&self) -> Vec<RefusedPacket> {
+        let name = |node: usize| self.scenario.nodes[node].name.clone();
+        let packet = |refusal: &Refusal| RefusedPacket {
+            at_ns: refusal.at.0,
+            from: name(refusal.from),
+            to: name(refusal.to),
+            reason: refusal.reason.row().name,
+            opcode: refusal.read.map(|read| opcode_name(read.opcode.into())),
+            qpn: refusal.read.map(|read| read.qpn.get()),
+            psn: refusal.read.map(|read| read.psn.get()),
+        };
+        self.watch.refusals.iter().map(packet).collect()
     }
 
     fn file_report(&self) -> Option<FileReport> {
@@ -652,8 +703,8 @@ mod tests {
         let mut simulation = Simulation::new(scenario, BTreeMap::new()).unwrap();
         let Simulation { scenario, world, .. } = &mut simulation;
         let payload = Payload::pattern(1, 0);
-        let watch =
-            Watch { inner: &mut (), refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        let mut nobody = ();
+        let watch = Watch::new(&mut nobody);
         let mut run = Run::new(scenario, &scenario.phases[0], payload, world, watch);
         run.prepare().unwrap();
         run.post().unwrap();
