@@ -6,6 +6,7 @@
 mod decode;
 mod doctor;
 mod explain;
+mod html;
 mod ladder;
 mod names;
 mod regs;

@@ -15,6 +15,7 @@ mod payload;
 mod random;
 mod report;
 mod scenario;
+mod series;
 mod simulation;
 mod state;
 mod world;
@@ -30,6 +31,7 @@ pub use scenario::{
     DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
     Scenario, ScenarioError,
 };
+pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};
 pub use state::{DeviceState, QpState, RegionState, Rings, WorldState};
 pub use world::{Activity, Fate, Observer, PacketId, Sighting, Station, World};
