@@ -110,6 +110,10 @@ reasons! {
     VerbsAttribute "verbs_attribute_out_of_range" "A verb was given an attribute that is out of range or not offered."
     VerbsExhausted "verbs_resources_exhausted" "A verb found no memory or no free number."
     MacControlUnknown "mac_control_unknown" "Not a PAUSE or PFC frame: another EtherType, a VLAN tag, or an unknown MAC control opcode."
+    CommandOpcode "command_opcode_not_offered" "A command's opcode is unknown or not offered."
+    CommandState "command_qp_state_wrong" "A queue pair command that the queue pair's state does not take."
+    CommandQpn "command_qpn_taken_by_another" "A queue pair command's number has the low bits of another queue pair."
+    ContextValue "qp_context_value_refused" "A queue pair context holds a value that cannot be obeyed."
     CongestionParameter "congestion_parameter_out_of_range" "A parameter of congestion control is out of its range."
 }
 

@@ -150,6 +150,7 @@ coded! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn unknown_codes_survive() {

@@ -601,6 +601,16 @@ impl FieldSet {
         self
     }
 
+    /// Without the rows of these words.
+    pub(super) fn without_words(mut self, words: core::ops::RangeInclusive<usize>) -> Self {
+        for (index, row) in ROWS.iter().enumerate() {
+            if words.contains(&usize::from(row.word)) {
+                self.0[index / 64] &= !(1 << (index % 64));
+            }
+        }
+        self
+    }
+
     /// All of both.
     #[must_use]
     pub const fn union(mut self, other: Self) -> Self {

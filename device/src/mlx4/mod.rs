@@ -5,5 +5,7 @@
 
 pub mod codes;
 pub mod context;
+pub mod contexts;
 pub mod field;
+pub mod refusal;
 pub mod transitions;

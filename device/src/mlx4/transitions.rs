@@ -13,7 +13,7 @@ use super::field::Side;
 
 // The table's words.
 use QpState::{Err, Init, Rst, Rtr, Rts, SqDraining, Sqd, Sqer};
-use ServiceType::{Fcmnd, Fexch, Mlx, RawEth, Rc, Rd, Uc, Ud, Xrc};
+use ServiceType::{Mlx, RawEth, Rc, Uc, Ud, Xrc};
 
 /// A queue pair command. The seed's successor documents and both drivers agree on the opcodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +58,8 @@ pub struct Row {
     pub name: &'static str,
     /// It may start from these states.
     pub from: &'static [QpState],
+    /// For these services.
+    pub services: &'static [ServiceType],
     /// What becomes of the state.
     pub effect: Effect,
     /// Applied whatever the mask says.
@@ -257,7 +259,12 @@ const fn row(
         mask |= 1 << optional[i];
         i += 1;
     }
-    Row { command, opcode, name, from, effect, always, optional: mask }
+    // A reliable connection fails as a whole: its send queue alone has no error state.
+    let services = match command {
+        Command::Sqerr2Rts => UNRELIABLE,
+        _ => TAKEN,
+    };
+    Row { command, opcode, name, from, services, effect, always, optional: mask }
 }
 
 impl Command {
@@ -295,18 +302,10 @@ impl Row {
     }
 }
 
-/// The services, as far as this face takes them.
-pub const SERVICES: [(ServiceType, bool); 9] = [
-    (Rc, true),
-    (Uc, true),
-    (Rd, false),
-    (Ud, true),
-    (Fcmnd, false),
-    (Fexch, false),
-    (Xrc, true),
-    (Mlx, true),
-    (RawEth, true),
-];
+/// The services that this face takes.
+pub const TAKEN: &[ServiceType] = &[Rc, Uc, Ud, Xrc, Mlx, RawEth];
+
+const UNRELIABLE: &[ServiceType] = &[Uc, Ud, Mlx, RawEth];
 
 #[cfg(test)]
 mod tests {
