@@ -65,6 +65,8 @@ pub(crate) struct InFlight {
     /// A whole buffer, of which the first `len` bytes are the frame.
     pub(crate) buffer: Vec<u8>,
     pub(crate) len: usize,
+    /// The station that it arrives at.
+    pub(crate) to: usize,
     pub(crate) sent: Nanos,
     pub(crate) lost: Option<Loss>,
     pub(crate) retransmission: bool,
@@ -83,11 +85,21 @@ pub struct Traffic {
     pub lost: u64,
 }
 
+/// Where a direction leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Station(usize),
+    /// The frame's destination MAC address tells the station.
+    Switch(usize),
+}
+
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Direction {
     pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) goal: Goal,
+    /// The number of its link or switch.
+    pub(crate) link: usize,
     pub(crate) config: LinkConfig,
     pub(crate) rules: Vec<(DropRule, u64)>,
     pub(crate) traffic: Traffic,
@@ -98,10 +110,17 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    pub(crate) fn new(from: usize, to: usize, config: LinkConfig, random: Random) -> Self {
+    pub(crate) fn new(
+        from: usize,
+        goal: Goal,
+        link: usize,
+        config: LinkConfig,
+        random: Random,
+    ) -> Self {
         Self {
             from,
-            to,
+            goal,
+            link,
             config,
             rules: Vec::new(),
             traffic: Traffic::default(),
@@ -116,8 +135,8 @@ impl Direction {
         Nanos(self.free_at_ps.div_ceil(1000))
     }
 
-    /// Puts a frame on the wire; returns when it arrives, or would have.
-    pub(crate) fn send(&mut self, now: Nanos, buffer: Vec<u8>, train: &Train) -> Nanos {
+    /// Puts a frame for station `to` on the wire; returns when it arrives, or would have.
+    pub(crate) fn send(&mut self, now: Nanos, buffer: Vec<u8>, train: &Train, to: usize) -> Nanos {
         let len = train.len;
         let bits = (FRAME_LEN_MIN.max(len as u64) + ETHERNET_OVERHEAD_LEN) * 8;
         let start_ps = self.free_at_ps.max(now.0.saturating_mul(1000));
@@ -131,8 +150,16 @@ impl Direction {
         self.traffic.retransmissions += u64::from(train.retransmission);
         self.traffic.lost += u64::from(lost.is_some());
         let retransmission = train.retransmission;
-        self.wire.push_back(InFlight { buffer, len, sent: now, lost, retransmission });
+        self.wire.push_back(InFlight { buffer, len, to, sent: now, lost, retransmission });
         arrives
+    }
+
+    /// The frame that was sent last goes to another station, too: the switch copies it.
+    pub(crate) fn copy_newest(&mut self, to: usize) {
+        if let Some(newest) = self.wire.back() {
+            let copy = InFlight { buffer: newest.buffer.clone(), to, ..*newest };
+            self.wire.push_back(copy);
+        }
     }
 
     fn fate(&mut self, len: usize, train: &Train) -> Option<Loss> {
@@ -195,7 +222,7 @@ mod tests {
     }
 
     fn direction(config: LinkConfig) -> Direction {
-        Direction::new(0, 1, config, Random::new(1, 0))
+        Direction::new(0, Goal::Station(1), 0, config, Random::new(1, 0))
     }
 
     #[test]
@@ -203,7 +230,7 @@ mod tests {
         let mut line = direction(LinkConfig::default());
         let mut last = Nanos(0);
         for psn in 0..1000 {
-            last = line.send(Nanos(0), Vec::new(), &train(100, opcode::SEND_ONLY, psn));
+            last = line.send(Nanos(0), Vec::new(), &train(100, opcode::SEND_ONLY, psn), 1);
         }
         // (100 + 24) bytes x 8 at 100 Gbit/s are 9.92 ns; a thousand of them, then 1 us of cable.
         assert_eq!(last, Nanos(9_920 + 1_000));
@@ -212,7 +239,8 @@ mod tests {
     #[test]
     fn a_short_frame_takes_the_time_of_the_shortest_ethernet_frame() {
         let mut line = direction(LinkConfig { latency_ns: 0, ..LinkConfig::default() });
-        assert_eq!(line.send(Nanos(5), Vec::new(), &train(40, opcode::ACKNOWLEDGE, 0)), Nanos(12));
+        let arrives = line.send(Nanos(5), Vec::new(), &train(40, opcode::ACKNOWLEDGE, 0), 1);
+        assert_eq!(arrives, Nanos(12));
     }
 
     #[test]
@@ -230,7 +258,7 @@ mod tests {
             (opcode::SEND_LAST, 9),
         ];
         for (opcode, psn) in sent {
-            line.send(Nanos(0), Vec::new(), &train(100, opcode, psn));
+            line.send(Nanos(0), Vec::new(), &train(100, opcode, psn), 1);
         }
         let lost: Vec<_> = line.wire.iter().map(|f| f.lost).collect();
         let (rule, second) = (Some(Loss::Rule(middle)), Some(Loss::Rule(nine)));
@@ -241,8 +269,8 @@ mod tests {
     #[test]
     fn a_frame_longer_than_the_mtu_is_lost() {
         let mut line = direction(LinkConfig { mtu: 1500, ..LinkConfig::default() });
-        line.send(Nanos(0), Vec::new(), &train(1518, opcode::SEND_ONLY, 0));
-        line.send(Nanos(0), Vec::new(), &train(1519, opcode::SEND_ONLY, 1));
+        line.send(Nanos(0), Vec::new(), &train(1518, opcode::SEND_ONLY, 0), 1);
+        line.send(Nanos(0), Vec::new(), &train(1519, opcode::SEND_ONLY, 1), 1);
         let lost: Vec<_> = line.wire.iter().map(|f| f.lost).collect();
         assert_eq!(lost, [None, Some(Loss::TooLong)]);
     }

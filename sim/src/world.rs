@@ -11,7 +11,7 @@ use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
 
-use crate::link::{Direction, DropRule, LinkConfig, Loss, Traffic};
+use crate::link::{Direction, DropRule, Goal, LinkConfig, Loss, Traffic};
 use crate::random::Random;
 
 /// What can stand at the end of a link: the calls of [`Nic`].
@@ -69,7 +69,7 @@ pub struct Sighting<'a> {
     pub sent: Nanos,
     /// When it arrived.
     pub at: Nanos,
-    /// Which link, in the order of [`World::connect`].
+    /// Which link or switch, in the order of [`World::connect`] and [`World::connect_switch`].
     pub link: usize,
     /// Sending station.
     pub from: usize,
@@ -178,8 +178,11 @@ pub struct World<N> {
     now: Nanos,
     seed: u64,
     ports: Vec<Port<N>>,
-    /// Two for each link: there and back.
+    /// Two for each link: there and back. One for each port of a switch.
     directions: Vec<Direction>,
+    links: usize,
+    /// MAC addresses behind each switch, with their stations.
+    switches: Vec<Vec<([u8; 6], usize)>>,
     events: BinaryHeap<Reverse<Event>>,
     sequence: u64,
     spare_buffers: Vec<Vec<u8>>,
@@ -194,6 +197,8 @@ impl<N: Station> World<N> {
             seed,
             ports: Vec::new(),
             directions: Vec::new(),
+            links: 0,
+            switches: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,
             spare_buffers: Vec::new(),
@@ -210,12 +215,29 @@ impl<N: Station> World<N> {
     /// Joins two stations; returns the link's number. A station's older link is left unused.
     pub fn connect(&mut self, a: usize, b: usize, config: LinkConfig) -> usize {
         for (from, to) in [(a, b), (b, a)] {
-            let direction = self.directions.len();
-            let random = Random::new(self.seed, direction as u64);
-            self.directions.push(Direction::new(from, to, config, random));
-            self.ports[from].direction = Some(direction);
+            self.add_direction(from, Goal::Station(to), config);
         }
-        self.directions.len() / 2 - 1
+        self.links += 1;
+        self.links - 1
+    }
+
+    /// Joins stations by a switch; returns its number among the links. A frame goes to the station
+    /// whose MAC address it names, and to all but its sender where it names none of them. The cables
+    /// to the switch are as `config` says; the switch itself takes no time and queues nothing.
+    pub fn connect_switch(&mut self, ports: &[([u8; 6], usize)], config: LinkConfig) -> usize {
+        for &(_, from) in ports {
+            self.add_direction(from, Goal::Switch(self.switches.len()), config);
+        }
+        self.switches.push(ports.to_vec());
+        self.links += 1;
+        self.links - 1
+    }
+
+    fn add_direction(&mut self, from: usize, goal: Goal, config: LinkConfig) {
+        let direction = self.directions.len();
+        let random = Random::new(self.seed, direction as u64);
+        self.directions.push(Direction::new(from, goal, self.links, config, random));
+        self.ports[from].direction = Some(direction);
     }
 
     /// The virtual time.
@@ -240,7 +262,7 @@ impl<N: Station> World<N> {
     /// The link that a station sends into.
     #[must_use]
     pub fn link_of(&self, station: usize) -> Option<usize> {
-        self.ports[station].direction.map(|d| d / 2)
+        self.ports[station].direction.map(|d| self.directions[d].link)
     }
 
     /// What a station has sent.
@@ -299,7 +321,7 @@ impl<N: Station> World<N> {
     fn arrive(&mut self, d: usize, observer: &mut dyn Observer) -> Option<usize> {
         let direction = &mut self.directions[d];
         let flight = direction.wire.pop_front()?;
-        let (from, to) = (direction.from, direction.to);
+        let (from, to, link) = (direction.from, flight.to, direction.link);
         let frame = &flight.buffer[..flight.len];
         let fate = match flight.lost {
             Some(loss) => Fate::Lost(loss),
@@ -316,7 +338,7 @@ impl<N: Station> World<N> {
         observer.frame(&Sighting {
             sent: flight.sent,
             at: self.now,
-            link: d / 2,
+            link,
             from,
             to,
             frame,
@@ -379,9 +401,28 @@ impl<N: Station> World<N> {
             self.spare_buffers.push(buffer);
             return false;
         };
-        let arrives = self.directions[d].send(self.now, buffer, &train);
+        let (first, copies) = self.receivers(d, &buffer);
+        let arrives = self.directions[d].send(self.now, buffer, &train, first);
         self.schedule(arrives, What::Arrival(d));
+        for to in copies {
+            self.directions[d].copy_newest(to);
+            self.schedule(arrives, What::Arrival(d));
+        }
         true
+    }
+
+    /// Who gets a frame that is sent into a direction: one station, or several.
+    fn receivers(&self, d: usize, frame: &[u8]) -> (usize, Vec<usize>) {
+        let direction = &self.directions[d];
+        let switch = match direction.goal {
+            Goal::Station(to) => return (to, Vec::new()),
+            Goal::Switch(number) => &self.switches[number],
+        };
+        if let Some((_, to)) = switch.iter().find(|(mac, _)| frame.starts_with(mac)) {
+            return (*to, Vec::new());
+        }
+        let mut others = switch.iter().map(|(_, to)| *to).filter(|&to| to != direction.from);
+        (others.next().unwrap_or(direction.from), others.collect())
     }
 
     fn schedule(&mut self, at: Nanos, what: What) {
