@@ -244,7 +244,6 @@ pub const COMMANDS: &[Row] = {
     ]
 };
 
-#[expect(clippy::too_many_arguments, reason = "the columns of the table")]
 const fn row(
     command: Command,
     opcode: u16,
