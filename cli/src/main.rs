@@ -5,7 +5,9 @@
 
 mod decode;
 mod doctor;
+mod explain;
 mod ladder;
+mod names;
 mod regs;
 mod report_table;
 mod run;
@@ -35,6 +37,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    /// Say what a number means that a driver printed, what causes it and what to do
+    Explain(explain::Args),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Explain(args) => explain::run(&args),
     };
     match result {
         Ok(code) => code,

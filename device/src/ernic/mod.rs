@@ -8,12 +8,15 @@
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
 //! | `demote` | a row without its behaviour, for the rows' tests |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
+//! | `explain` | what values mean, what causes them, what to do |
 //!
 //! Values with their home in the engine are not stored here, and the engine is never stored here: it
 //! comes as an argument. Knows no packet headers beyond the opcode table.
 
+pub mod contradictions;
 mod demote;
 mod effects;
+pub mod explain;
 mod map;
 mod profile;
 mod queues;
