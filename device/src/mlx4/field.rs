@@ -165,6 +165,17 @@ pub enum Values {
 }
 
 impl Values {
+    /// The number as people read it.
+    #[must_use]
+    pub fn number(self, value: u32) -> String {
+        match self {
+            Self::Hex | Self::Shifted(_) | Self::PageOffset | Self::SchedQueue => {
+                format!("{value:#x}")
+            }
+            _ => value.to_string(),
+        }
+    }
+
     /// What a value means, where there is something to say.
     #[must_use]
     pub fn meaning(self, value: u32) -> Option<String> {

@@ -8,4 +8,5 @@ pub mod context;
 pub mod contexts;
 pub mod field;
 pub mod refusal;
+pub mod remarks;
 pub mod transitions;
