@@ -7,6 +7,7 @@ mod decode;
 mod doctor;
 mod encode;
 mod explain;
+mod html;
 mod ladder;
 mod names;
 mod regs;

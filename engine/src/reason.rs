@@ -202,6 +202,12 @@ reasons! {
         "The refusal names the field: correct it; `rnic decode --qpc` shows the whole context."
     CongestionParameter "congestion_parameter_out_of_range" "A parameter of congestion control is out of its range."
         "Use a value inside of the parameter's range, which its documentation gives."
+    ReceiveBufferFull "receive_buffer_full" "The device's receive buffer was full: the peer sent in spite of a pause, or none was asked for."
+        "Switch pauses on at both ends under one priority, or lower XOFF so that what is on its way still fits."
+    OtherBufferFull "other_receive_buffer_full" "The device's receive buffer for traffic other than RoCE was full."
+        "Switch pauses on for that class, or lower its XOFF."
+    HandshakeOff "handshake_off" "The queue pair's hardware handshake is off (QPCONF bit 4), so its side-band ports do nothing."
+        "Clear QPCONF bit 4, or ring through the registers."
 }
 
 impl Reason {

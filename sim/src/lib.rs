@@ -15,6 +15,7 @@ mod payload;
 mod random;
 mod report;
 mod scenario;
+mod series;
 mod simulation;
 mod world;
 
@@ -29,5 +30,6 @@ pub use scenario::{
     DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
     Scenario, ScenarioError,
 };
+pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};
 pub use world::{Activity, Fate, Observer, Sighting, Station, World};

@@ -166,7 +166,8 @@ impl Direction {
         let mut lost = None;
         // Every rule counts every frame, so that what one rule loses does not shift another.
         for (rule, seen) in &mut self.rules {
-            let matches = rule.opcode.is_none_or(|o| o == train.opcode)
+            let matches = !train.flow_control
+                && rule.opcode.is_none_or(|o| o == train.opcode)
                 && rule.psn.is_none_or(|p| p == train.psn);
             *seen += u64::from(matches);
             if matches && *seen == rule.nth {
@@ -218,6 +219,7 @@ mod tests {
             psn: Psn::new(psn),
             syndrome: None,
             retransmission: false,
+            flow_control: false,
         }
     }
 

@@ -202,7 +202,7 @@ impl<M: Memory> Device<M> for Verbs {
     // Completions and events tell a program all; frames are counted by the engine.
     fn received(&mut self, _: &mut Engine, _: &mut M, _: &[u8], _: &Verdict) {}
 
-    fn transmitted(&mut self, _: &Train) {}
+    fn transmitted(&mut self, _: &mut Engine, _: &Train, _: &[u8]) {}
 }
 
 /// Protection domains and memory regions.
