@@ -6,14 +6,17 @@
 //! | `profile`, `map` | which document's reading; from address to register |
 //! | `registers_io`, `effects` | accesses: what may be written, and what else that does |
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
+//! | `data_buffers`, `errors` | what is kept for retries; error buffers and error queues |
 //! | `demote` | a row without its behaviour, for the rows' tests |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
 //!
 //! Values with their home in the engine are not stored here, and the engine is never stored here: it
 //! comes as an argument. Knows no packet headers beyond the opcode table.
 
+mod data_buffers;
 mod demote;
 mod effects;
+mod errors;
 mod map;
 mod profile;
 mod queues;
@@ -29,9 +32,10 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use softrnic_engine::{Engine, EngineConfig, Port, Reason, Train, Verdict};
+use softrnic_engine::{Engine, EngineConfig, Port, Qpn, Reason, Train, Verdict};
 
 pub use demote::Demotion;
+pub use errors::{FATAL_CODES, FatalCode, SYNDROME_BITS, SyndromeBit, fatal_code, syndrome};
 pub use map::{Location, Map};
 pub use profile::Profile;
 pub use registers::{ROWS, Register};
@@ -40,11 +44,12 @@ pub use view::View;
 
 use crate::memory::Memory;
 use crate::nic::{Device, Nic};
+use data_buffers::DataBuffers;
 use demote::Demoted;
 use queues::QueuePair;
 use region::Regions;
 use registers::{KEPT_GLOBAL, bits};
-use status::Status;
+use status::{Noted, Status};
 
 /// Bytes that this face keeps for each queue pair, besides the engine's. Its queues are in memory.
 pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>();
@@ -59,6 +64,11 @@ pub struct ErnicConfig {
     pub num_qp: u16,
     /// Take ring indices that count on past the depth, and 0 for the depth, instead of refusing them.
     pub lenient_indices: bool,
+    /// The clock that XRNICADCONF\[19:16\] counts: a tick of the ACK timeout is 2^width of its periods.
+    pub clock_mhz: u16,
+    /// Hold peers to AMD's 64-byte rules instead of taking any address and length: regions are touched at
+    /// multiples of 64 only, in multiples of 64 bytes.
+    pub strict_alignment: bool,
     /// Tag for every frame that leaves. No register has it: real designs tag outside of ERNIC.
     pub vlan_tci: Option<u16>,
     /// A row that has lost its behaviour. For tests that check that a row has any.
@@ -71,6 +81,8 @@ impl Default for ErnicConfig {
             profile: Profile::V4_0,
             num_qp: 2048,
             lenient_indices: false,
+            clock_mhz: 250,
+            strict_alignment: false,
             vlan_tci: None,
             demoted: None,
         }
@@ -85,12 +97,17 @@ const SIDE_BAND_LEN: usize = 256;
 pub struct Ernic {
     map: Map,
     lenient_indices: bool,
+    clock_mhz: u16,
+    strict_alignment: bool,
     demoted: Option<Demoted>,
     status: Status,
     regions: Regions,
     /// By queue pair number; number 0 is never used.
     qps: Box<[QueuePair]>,
     touched_qps: Touched,
+    data_buffers: DataBuffers,
+    /// The queue pair that went fatal last, and why; until its packet has been looked at.
+    last_fatal: Option<(Qpn, Reason)>,
     /// Faults that were met while the engine worked, by reason.
     faults: [u64; Reason::COUNT],
     side_band: VecDeque<u64>,
@@ -128,6 +145,8 @@ impl Ernic {
         Self {
             map: Map { profile: config.profile, num_qp },
             lenient_indices: config.lenient_indices,
+            clock_mhz: config.clock_mhz.max(1),
+            strict_alignment: config.strict_alignment,
             demoted: config.demoted.map(|(register, demotion)| {
                 Demoted::new(register, demotion, config.profile.reset(register))
             }),
@@ -135,6 +154,8 @@ impl Ernic {
             regions: Regions::new(),
             qps: vec![QueuePair::RESET; usize::from(num_qp)].into_boxed_slice(),
             touched_qps: Touched::new(usize::from(num_qp)),
+            data_buffers: DataBuffers::new(usize::from(num_qp)),
+            last_fatal: None,
             faults: [0; Reason::COUNT],
             side_band: VecDeque::with_capacity(SIDE_BAND_LEN),
             side_band_lost: 0,
@@ -213,9 +234,14 @@ impl<M: Memory> Device<M> for Ernic {
     }
 
     #[inline]
-    fn received(&mut self, engine: &mut Engine, _: &mut M, _: &[u8], verdict: &Verdict) {
-        let nak = self.status.received(verdict);
-        if nak
+    fn received(&mut self, engine: &mut Engine, memory: &mut M, frame: &[u8], verdict: &Verdict) {
+        let noted = self.status.received(verdict);
+        if let Noted::Invalid(reason) = noted
+            && engine.port().enabled
+        {
+            self.refused(memory, frame, verdict, reason);
+        }
+        if noted == Noted::Nak
             && let Some(qp) = self.qps.get_mut(verdict.qpn.get() as usize)
             && let Some(syndrome) = verdict.syndrome
         {
@@ -270,6 +296,8 @@ impl<M: Memory> Nic<Ernic, M> {
         device.side_band.clear();
         device.side_band_lost = 0;
         device.regions.reset();
+        device.data_buffers.reset();
+        device.last_fatal = None;
         if let Some(demoted) = &mut device.demoted {
             demoted.reset();
         }
@@ -279,7 +307,7 @@ impl<M: Memory> Nic<Ernic, M> {
         }
         while let Some(q) = self.device.touched_qps.pop() {
             self.device.qps[usize::from(q)] = QueuePair::RESET;
-            let qpn = softrnic_engine::Qpn::new(q.into());
+            let qpn = Qpn::new(q.into());
             self.engine.destroy(qpn, &mut self.device.view(&mut self.memory));
             self.create_qp(q);
         }

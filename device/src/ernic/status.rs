@@ -60,8 +60,18 @@ pub(super) struct Status {
     pub(super) cnp_bank: Bank,
     /// Work requests fetched, for QPMSTS and WQEPROCSTS.
     pub(super) work_count: u16,
-    /// Queue pair of the last answer, for RESPHNDSTS.
-    pub(super) last_answer_qp: u16,
+    /// Queue pair that was last served, for RESPHNDSTS.
+    pub(super) arbitrated_qp: u16,
+}
+
+/// What a frame that arrived asks the device for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Noted {
+    Nothing,
+    /// It was a negative acknowledgement.
+    Nak,
+    /// It failed validation.
+    Invalid(Reason),
 }
 
 /// Which half of a counter register.
@@ -79,7 +89,7 @@ impl Status {
             completion_bank: Bank::RESET,
             cnp_bank: Bank::RESET,
             work_count: 0,
-            last_answer_qp: 0,
+            arbitrated_qp: 0,
         }
     }
 
@@ -133,13 +143,13 @@ impl Status {
         }
     }
 
-    /// A frame arrived. `true` where it was a negative acknowledgement.
+    /// A frame arrived.
     #[inline]
-    pub(super) fn received(&mut self, verdict: &Verdict) -> bool {
+    pub(super) fn received(&mut self, verdict: &Verdict) -> Noted {
         let not_roce =
             matches!(verdict.refused, Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1));
         if not_roce || verdict.flow_control {
-            return false;
+            return Noted::Nothing;
         }
         self.count(Register::Inalldrppktcnt, Half::High, 1);
         if let Some(opcode) = verdict.opcode {
@@ -152,23 +162,25 @@ impl Status {
         match verdict.refused {
             None => return self.count_taken(verdict),
             Some(Reason::CongestionNotification) => self.count_word(Register::Incnppktcnt, 1),
-            Some(reason) => self.count_dropped(reason),
+            Some(reason) => return self.count_dropped(reason),
         }
-        false
+        Noted::Nothing
     }
 
-    fn count_dropped(&mut self, reason: Reason) {
+    fn count_dropped(&mut self, reason: Reason) -> Noted {
         self.count(Register::Inalldrppktcnt, Half::Low, 1);
         // The packet itself was fine; there was no buffer for it.
-        if !matches!(reason, Reason::ReceiverNotReady | Reason::PsnBehindReceiverNotReady) {
-            self.count(Register::Ininvdupcnt, Half::Low, 1);
-            self.raise(INVALID_PACKET);
+        if matches!(reason, Reason::ReceiverNotReady | Reason::PsnBehindReceiverNotReady) {
+            return Noted::Nothing;
         }
+        self.count(Register::Ininvdupcnt, Half::Low, 1);
+        self.raise(INVALID_PACKET);
+        Noted::Invalid(reason)
     }
 
     #[inline]
-    fn count_taken(&mut self, verdict: &Verdict) -> bool {
-        let Some(opcode) = verdict.opcode else { return false };
+    fn count_taken(&mut self, verdict: &Verdict) -> Noted {
+        let Some(opcode) = verdict.opcode else { return Noted::Nothing };
         match opcode::row(opcode).operation {
             Operation::Send if opcode::row(opcode).transport == opcode::Transport::Ud => {
                 self.count(Register::Inampktcnt, Half::High, 1);
@@ -177,14 +189,14 @@ impl Status {
                 self.count(Register::Insrrpktcnt, Half::Low, 1);
             }
             Operation::ReadResponse => {
-                self.last_answer_qp = verdict.qpn.get() as u16;
+                self.arbitrated_qp = verdict.qpn.get() as u16;
                 self.count(Register::Insrrpktcnt, Half::High, 1);
             }
             Operation::Acknowledge => {
-                self.last_answer_qp = verdict.qpn.get() as u16;
+                self.arbitrated_qp = verdict.qpn.get() as u16;
                 if is_nak(verdict.syndrome) {
                     self.count(Register::Innakpktcnt, Half::Low, 1);
-                    return true;
+                    return Noted::Nak;
                 }
                 self.count(Register::Inampktcnt, Half::Low, 1);
             }
@@ -198,7 +210,7 @@ impl Status {
             | Operation::Cnp
             | Operation::Unknown => {}
         }
-        false
+        Noted::Nothing
     }
 
     /// Frames left.

@@ -2,6 +2,7 @@
 //! do together.
 
 mod counters;
+mod errors;
 mod global;
 mod interrupts;
 mod queue_pair;

@@ -5,7 +5,7 @@
 use softrnic_device::ernic::{Demotion, Location, ROWS, Register, Section};
 
 use crate::world::{Bench, Check, QP, REGION_ROW};
-use crate::{counters, global, interrupts, queue_pair, regions};
+use crate::{counters, errors, global, interrupts, queue_pair, regions};
 
 pub type Story = fn(&Bench) -> Check;
 
@@ -14,13 +14,11 @@ enum Plan {
     Behaves(Story),
     /// The row only stores what is written to it; the reason why nothing more is right.
     Stores(&'static str),
-    /// Its story is still to be written.
-    Pending,
 }
 
 /// The compiler asks for an arm for each row.
 fn plan(register: Register) -> Plan {
-    use Plan::{Behaves, Pending, Stores};
+    use Plan::{Behaves, Stores};
     use Register as R;
     const LATER: &str = "not there yet";
     match register {
@@ -37,17 +35,19 @@ fn plan(register: Register) -> Plan {
         R::Macxaddlsb | R::Macxaddmsb => Behaves(global::mac_address),
         R::Ipv6xadd1 | R::Ipv6xadd2 | R::Ipv6xadd3 | R::Ipv6xadd4 => Behaves(global::ipv6_traffic),
         R::XrnicConfQpEn => Behaves(global::active_queue_pairs),
-        R::Errbufba | R::Errbufbamsb | R::Errbufsz => Stores(LATER),
-        R::Errbufwptr => Pending,
+        R::Errbufba | R::Errbufbamsb | R::Errbufsz | R::Errbufwptr => Behaves(errors::error_buffer),
         R::Ipv4xadd => Behaves(global::ipv4_address),
-        R::Opkterrqba | R::Opkterrqbamsb | R::Outerrstsqsz => Stores(LATER),
-        R::Opterrstsqqptrdb => Stores(LATER),
-        R::Ipkterrqba | R::Ipkterrqbamsb | R::Ipkterrqsz => Stores(LATER),
-        R::Ipkterrqwptr => Pending,
-        R::Datbufba | R::Datbufbamsb | R::Datbufsz => Stores(LATER),
+        R::Opkterrqba | R::Opkterrqbamsb | R::Outerrstsqsz | R::Opterrstsqqptrdb => {
+            Behaves(errors::outgoing_queue)
+        }
+        R::Ipkterrqba | R::Ipkterrqbamsb | R::Ipkterrqsz | R::Ipkterrqwptr => {
+            Behaves(errors::incoming_queue)
+        }
+        R::Datbufba | R::Datbufbamsb | R::Datbufsz => Behaves(errors::data_buffers),
         R::ConIoConf => Stores(LATER),
-        R::Resperrpktba | R::Resperrpktbamsb | R::Resperrsz => Stores(LATER),
-        R::Resperrwrptr => Stores(LATER),
+        R::Resperrpktba | R::Resperrpktbamsb | R::Resperrsz | R::Resperrwrptr => {
+            Behaves(errors::response_error_buffer)
+        }
 
         R::Insrrpktcnt
         | R::Inampktcnt
@@ -122,12 +122,10 @@ fn every_row_has_a_story_that_fails_without_it() {
         let demotion = match plan {
             Plan::Behaves(_) => Demotion::Storage,
             Plan::Stores(_) => Demotion::ReadsZero,
-            Plan::Pending => continue,
         };
         let run = |bench: &Bench| match plan {
             Plan::Behaves(story) => story(bench),
             Plan::Stores(_) => stores(bench, register),
-            Plan::Pending => Ok(()),
         };
         let whole = Bench::new(None);
         if let Err(why) = run(&whole) {

@@ -175,6 +175,10 @@ impl Side<'_> {
         self.nic.engine.refused()[reason as usize]
     }
 
+    pub fn fault(&self, reason: Reason) -> u64 {
+        self.nic.device.faults()[reason as usize]
+    }
+
     pub fn bytes(&self, address: u64, len: usize) -> Check<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.nic.memory.read(address, &mut bytes).map_err(|fault| fault.to_string())?;
