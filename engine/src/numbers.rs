@@ -113,7 +113,7 @@ pub const fn ack_timeout_ns(code: u8) -> Option<u64> {
 pub const fn ack_timeout_of(unit_ns: u64, code: u8) -> Option<u64> {
     match code {
         0 => None,
-        code if (code as u32) < unit_ns.leading_zeros() => Some(unit_ns << code),
+        code if code as u32 <= unit_ns.leading_zeros() => Some(unit_ns << code),
         _ => Some(u64::MAX),
     }
 }

@@ -7,6 +7,7 @@
 //! | `registers_io`, `effects` | accesses: what may be written, and what else that does |
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
 //! | `data_buffers`, `errors` | what is kept for retries; error buffers and error queues |
+//! | `limits` | what it does not do, and the reaction |
 //! | `demote` | a row without its behaviour, for the rows' tests |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
 //!
@@ -17,6 +18,7 @@ mod data_buffers;
 mod demote;
 mod effects;
 mod errors;
+mod limits;
 mod map;
 mod profile;
 mod queues;
@@ -36,6 +38,7 @@ use softrnic_engine::{Engine, EngineConfig, Port, Qpn, Reason, Train, Verdict};
 
 pub use demote::Demotion;
 pub use errors::{FATAL_CODES, FatalCode, SYNDROME_BITS, SyndromeBit, fatal_code, syndrome};
+pub use limits::{LIMITS, Limit};
 pub use map::{Location, Map};
 pub use profile::Profile;
 pub use registers::{ROWS, Register};
