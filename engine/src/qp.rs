@@ -220,7 +220,7 @@ pub struct Policy {
     /// WRITE WITH IMMEDIATE takes a receive buffer (the standard) or none (ERNIC).
     pub immediate_takes_receive: bool,
     /// Unit of `Attributes::ack_timeout` in nanoseconds: 4096 in the standard.
-    pub ack_timeout_unit_ns: u64,
+    pub ack_timeout_unit_ns: u32,
     /// A SEND may have no bytes.
     pub zero_length_send: bool,
     /// Why packets for a disabled queue pair are refused.
@@ -333,7 +333,7 @@ impl Attributes {
     /// Time without an answer after which packets are sent again; `None` for ever (rule Q-40).
     #[must_use]
     pub const fn ack_timeout_ns(&self) -> Option<u64> {
-        ack_timeout_of(self.policy.ack_timeout_unit_ns, self.ack_timeout)
+        ack_timeout_of(self.policy.ack_timeout_unit_ns as u64, self.ack_timeout)
     }
 }
 

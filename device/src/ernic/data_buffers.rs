@@ -52,6 +52,9 @@ struct Held {
     waits: bool,
 }
 
+/// Bytes that are kept here for each queue pair.
+pub(super) const QUEUE_PAIR_LEN: usize = size_of::<Held>();
+
 impl Held {
     const NOTHING: Self = Self { oldest: NONE, newest: NONE, waits: false };
 }

@@ -57,7 +57,7 @@ const RNR_NAKS: u32 = bits(Register::Statqp, "rnr_naks");
 /// should reach beyond its own link.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 /// The unit of ACK timeouts in the standard.
-const STANDARD_TICK_NS: u64 = 4096;
+const STANDARD_TICK_NS: u32 = 4096;
 /// READ requests outstanding at most, each way: a build parameter, 16 as seen.
 const READS_MAX: u8 = 16;
 /// AckReq on each n-th packet inside a message. Chosen: the chapter is silent.
@@ -468,7 +468,7 @@ impl Ernic {
                 2 => AckMode::OnRequest,
                 _ => AckMode::OnRequestOrTimeout,
             },
-            ack_delay_ns: self.tick_ns(),
+            ack_delay_ns: self.tick_ns().into(),
             max_message_len: MESSAGE_LEN_MAX,
             // Chosen: credits in ACKs are "not valid"; no document tells of any.
             end_to_end_credits: false,
@@ -489,11 +489,11 @@ impl Ernic {
     }
 
     /// The unit of ACK timeouts: 2^width clocks. Acknowledgements are held back as long at most (chosen).
-    fn tick_ns(&self) -> u64 {
+    fn tick_ns(&self) -> u32 {
         let width = take(TICK_WIDTH, self.status.word(Register::Xrnicadconf));
         match width {
             0 => STANDARD_TICK_NS,
-            width => ((1000 << width) / u64::from(self.clock_mhz)).max(1),
+            width => ((1000 << width) / u32::from(self.clock_mhz)).max(1),
         }
     }
 

@@ -55,7 +55,7 @@ use registers::{KEPT_GLOBAL, bits};
 use status::{Noted, Status};
 
 /// Bytes that this face keeps for each queue pair, besides the engine's. Its queues are in memory.
-pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>();
+pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>() + data_buffers::QUEUE_PAIR_LEN;
 
 /// Build parameters of an ERNIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
