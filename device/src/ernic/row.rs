@@ -147,6 +147,14 @@ pub enum DeviceEffect {
     ActiveQps,
     /// Retry data buffers.
     DataBuffers,
+    /// Priority flow control of the port.
+    PauseControl,
+    /// A doorbell on the side band.
+    ConnectIo,
+    /// The last packet that came in.
+    LastIn,
+    /// The last packet that went out.
+    LastOut,
     /// WQE processor.
     WqeProcessor,
     /// QP manager.

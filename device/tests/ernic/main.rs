@@ -6,6 +6,7 @@ mod errors;
 mod global;
 mod interrupts;
 mod limits;
+mod link;
 mod many;
 mod queue_pair;
 mod recovery;
