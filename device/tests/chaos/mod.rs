@@ -11,7 +11,7 @@ mod memory;
 
 use bench::{Bench, QPS, Side};
 use bytes::Bytes;
-use softrnic_device::ernic::{ErnicConfig, Profile, ROWS, Section};
+use softrnic_device::ernic::{ErnicConfig, Profile, ROWS};
 use softrnic_engine::packet::opcode;
 
 /// Plays a script. Every byte string is one.
