@@ -286,8 +286,9 @@ impl Page<'_> {
             }
             out.push_str("</tbody></table></div>\n");
         }
+        out.push_str("</div>\n");
         self.refusals(out);
-        out.push_str("</div>\n</section>\n");
+        out.push_str("</section>\n");
     }
 
     fn refusals(&self, out: &mut String) {
@@ -299,7 +300,7 @@ impl Page<'_> {
         let _ = write!(
             out,
             "<div class=\"wide\"><table>\n<caption>frames and requests that a device refused, by reason</caption>\n\
-             <thead><tr><th>reason</th>{}<th>in words</th></tr></thead>\n<tbody>\n",
+             <thead><tr><th>reason</th>{}<th>in words</th><th>what to do</th></tr></thead>\n<tbody>\n",
             names.collect::<String>()
         );
         for row in REASON_ROWS {
@@ -310,9 +311,12 @@ impl Page<'_> {
             }
             let cells = counts().map(|count| format!("<td class=\"n\">{}</td>", number(count)));
             let cells = cells.collect::<String>();
-            let text = escape(row.text);
-            let _ =
-                writeln!(out, "<tr><td><code>{}</code></td>{cells}<td>{text}</td></tr>", row.name);
+            let (text, advice) = (escape(row.text), escape(row.advice));
+            let _ = writeln!(
+                out,
+                "<tr><td><code>{}</code></td>{cells}<td>{text}</td><td>{advice}</td></tr>",
+                row.name
+            );
         }
         out.push_str("</tbody></table></div>\n");
     }

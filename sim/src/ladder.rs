@@ -106,6 +106,7 @@ impl Rung {
         }
         if sighting.retransmission {
             marks.insert(Mark::Retransmission);
+            notes.push(Mark::Retransmission.to_string());
         }
         Self {
             number,

@@ -113,9 +113,12 @@ impl Stories {
         }
     }
 
+    /// `what` is the trouble, if it is any; other steps with marks belong to the trouble before.
     fn push(&mut self, step: Step, what: Option<String>) {
         let at = step.at();
+        let marked = matches!(&step, Step::Rung(rung) if rung.marks != Marks::NONE);
         let weight = match &what {
+            None if marked => Weight::Extends,
             None => Weight::Light,
             Some(what) => match self.seen.get_mut(what) {
                 Some((_, count)) => {
