@@ -12,6 +12,7 @@ use softrnic_engine::{Engine, Nanos, PathMtu, REASON_ROWS, Room, State, Train, V
 use crate::model::Model;
 use crate::node::{Area, Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::scenario::{NodeSpec, OperationKind, ProfileKind};
+use crate::state::DeviceState;
 use crate::world::Station;
 
 /// A node with the ERNIC face.
@@ -218,6 +219,10 @@ impl Node for ErnicNode {
 
     fn engine(&self) -> &Engine {
         &self.driver.platform().nic.engine
+    }
+
+    fn state(&self, name: &str) -> DeviceState {
+        DeviceState::of_ernic(name, &self.driver.platform().nic)
     }
 
     fn counters(&mut self) -> (&'static str, Vec<(&'static str, u64)>) {

@@ -11,6 +11,7 @@ use crate::node::{
     Area, Arena, Arrived, Done, MEMORY_BASE, Node, NodeError, Peer, QpPlan, Request,
 };
 use crate::scenario::{NodeSpec, OperationKind};
+use crate::state::DeviceState;
 use crate::world::Station;
 
 /// A node with the native face.
@@ -221,6 +222,10 @@ impl Node for NativeNode {
 
     fn engine(&self) -> &Engine {
         &self.nic.engine
+    }
+
+    fn state(&self, name: &str) -> DeviceState {
+        DeviceState::of_verbs(name, &self.nic)
     }
 
     fn counters(&mut self) -> (&'static str, Vec<(&'static str, u64)>) {

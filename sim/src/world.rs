@@ -9,7 +9,7 @@ use std::fmt;
 
 use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
-use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
+use softrnic_engine::{Nanos, Psn, Qpn, Reason, Room, Rx, Train, Verdict};
 
 use crate::fault::{self, Injector, Outcome};
 use crate::ladder::Remark;
@@ -86,6 +86,25 @@ pub struct Sighting<'a> {
     pub faults: &'a [usize],
     /// What became of it.
     pub fate: Fate,
+    /// What the receiver read in it; `None` where it could not read a BTH, or never saw the frame.
+    pub read: Option<PacketId>,
+}
+
+/// Which packet it is, as its receiver reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketId {
+    /// BTH.OpCode.
+    pub opcode: u8,
+    /// BTH.DestQP.
+    pub qpn: Qpn,
+    /// BTH.PSN.
+    pub psn: Psn,
+}
+
+impl fmt::Display for PacketId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {}, PSN {}", self.qpn, self.psn)
+    }
 }
 
 /// What became of a frame.
@@ -385,10 +404,13 @@ impl<N: Station> World<N> {
             }
         }
         let frame = &flight.buffer[..flight.len];
+        let mut read = None;
         let fate = match flight.lost {
             Some(loss) => Fate::Lost(loss),
             None => {
                 let verdict = self.ports[to].station.handle_frame(self.now, frame);
+                let Verdict { qpn, psn, .. } = verdict;
+                read = verdict.opcode.map(|opcode| PacketId { opcode, qpn, psn });
                 match verdict.refused {
                     Some(reason) => Fate::Refused(reason),
                     None if verdict.duplicate => Fate::Duplicate,
@@ -408,6 +430,7 @@ impl<N: Station> World<N> {
             copy: flight.copy,
             faults: &flight.faults,
             fate,
+            read,
         });
         observer.activity(Activity::Device);
         self.spare_buffers.push(flight.buffer);
