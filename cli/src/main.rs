@@ -5,6 +5,7 @@
 
 mod decode;
 mod doctor;
+mod encode;
 mod explain;
 mod html;
 mod ladder;
@@ -12,6 +13,7 @@ mod names;
 mod regs;
 mod report_table;
 mod run;
+mod show;
 
 use std::io;
 use std::process::ExitCode;
@@ -30,10 +32,14 @@ struct Cli {
 enum Command {
     /// Show the frames of a capture, or bytes given as text, as trees of named fields
     Decode(decode::Args),
+    /// Make the bytes of named fields
+    Encode(encode::Args),
     /// Show the packets of a capture as a ladder: who sent what to whom, and what became of it
     Ladder(ladder::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
+    /// Show devices, queue pairs, regions and counters as a run left them
+    Show(show::Args),
     /// Show which rights, kernel features and tools can be used here
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
@@ -45,8 +51,10 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Decode(args) => decode::run(&args),
+        Command::Encode(args) => encode::run(&args),
         Command::Ladder(args) => ladder::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
         Command::Explain(args) => explain::run(&args),
