@@ -101,7 +101,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    let (stories, told) = core::mem::take(&mut recorder.stories).finish();
+    let (stories, told) =
+        core::mem::replace(&mut recorder.stories, Stories::new(Vec::new())).finish();
     recorder.finish().with_context(|| format!("cannot write {}", capture_path.display()))?;
 
     let state = simulation.state();
@@ -263,7 +264,7 @@ impl Recorder {
             error: None,
             clock: Clock::start(Duration::ZERO),
             progress,
-            stories: Stories::default(),
+            stories: Stories::new(scenario.fault_labels()),
         })
     }
 
