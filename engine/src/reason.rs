@@ -112,7 +112,7 @@ reasons! {
         "Look at why the peer asks again so late; it may have more READs outstanding than this side allows."
     OpcodeSequence "opcode_sequence_error" "The opcode may not follow the previous one."
         "Mend the sender: FIRST, MIDDLE and LAST of one operation must follow each other. After a reconnection, set PSN and last opcode of both ends again."
-    LastOpcodeUnset "last_opcode_not_set" "The QP was never told a plausible last opcode (LSTRQREQ bits 31:24), so this first packet is out of sequence."
+    LastOpcodeUnset "last_opcode_not_set" "The QP was never told a plausible last opcode, so this first packet is out of sequence."
         "Tell the queue pair the opcode of the last request, a SEND ONLY say, together with the PSN, before the first packet arrives."
     OperationDisabled "operation_not_enabled" "The queue pair does not allow the peer this operation."
         "Allow it: give the queue pair remote READ, WRITE or atomic access."
