@@ -571,12 +571,13 @@ impl Engine {
         if !self.port.enabled {
             return None;
         }
-        while let Some(slot) = self.ready.pop_front() {
+        while let Some(&slot) = self.ready.front() {
             let slot = slot as usize;
             let qp = &mut self.qps[slot];
-            qp.queued = false;
             // It may have been disabled or destroyed since it was put on the list.
             if !qp.exists || !qp.attributes.enabled {
+                qp.queued = false;
+                self.ready.pop_front();
                 continue;
             }
             let paused = self.pauses.paused();
@@ -600,9 +601,17 @@ impl Engine {
                     congestion::left(qp, now, train);
                 }
             }
-            if sent.is_none() && paused != 0 && qp.wants_to_send() {
-                qp.queued = true;
-                self.held.push_back(slot as u32);
+            // The turn is over. A queue pair that is alone on the list stays where it is.
+            let more = qp.wants_to_send();
+            let hold = more && sent.is_none() && paused != 0;
+            if !more || hold || self.ready.len() > 1 {
+                self.ready.pop_front();
+                qp.queued = more;
+                if hold {
+                    self.held.push_back(slot as u32);
+                } else if more {
+                    self.ready.push_back(slot as u32);
+                }
             }
             self.settle(slot);
             if sent.is_some() {
