@@ -11,8 +11,9 @@ extern crate std;
 
 pub mod ernic;
 mod memory;
+pub mod mlx4;
 mod nic;
 pub mod verbs;
 
 pub use memory::{DmaFault, Memory, Ram};
-pub use nic::{Device, Nic};
+pub use nic::{Between, Device, EngineCall, Nic};

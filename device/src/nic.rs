@@ -3,7 +3,7 @@
 //! It moves frames between the caller's link and the engine, and tells the device what was seen. It
 //! decides nothing.
 
-use softrnic_engine::{Engine, Face, Nanos, Room, Rx, Train, Verdict};
+use softrnic_engine::{Engine, Face, Nanos, Reason, Room, Rx, Train, Verdict};
 
 use crate::memory::Memory;
 
@@ -22,7 +22,101 @@ pub trait Device<M: Memory> {
     fn received(&mut self, engine: &mut Engine, memory: &mut M, frame: &[u8], verdict: &Verdict);
 
     /// A frame was written to the link's buffer.
-    fn transmitted(&mut self, train: &Train);
+    fn transmitted(&mut self, engine: &mut Engine, train: &Train, frame: &[u8]);
+
+    /// A frame arrives: is there room for it in the device's receive buffer?
+    ///
+    /// # Errors
+    /// There is none, and the engine will not see the frame.
+    #[inline(always)]
+    fn arriving(&mut self, now: Nanos, frame: &[u8]) -> Result<(), Reason> {
+        let _ = (now, frame);
+        Ok(())
+    }
+
+    /// Writes a frame of the device's own (a pause), which goes before the engine's.
+    #[inline(always)]
+    fn poll_own(&mut self, engine: &Engine, room: &mut Room<'_>) -> Option<Train> {
+        let _ = (engine, room);
+        None
+    }
+
+    /// Time has passed.
+    #[inline(always)]
+    fn handle_timeout(&mut self, now: Nanos) {
+        let _ = now;
+    }
+
+    /// When [`Device::handle_timeout`] has something to do.
+    #[inline(always)]
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+}
+
+/// A call of the engine that needs a face.
+pub trait EngineCall {
+    /// What the engine answers.
+    type Answer;
+    /// Makes it.
+    fn make(self, engine: &mut Engine, face: &mut impl Face) -> Self::Answer;
+}
+
+/// What may stand between engine and face for one call, by giving the engine another face: faults on
+/// purpose. `()` is nothing.
+pub trait Between {
+    /// Makes the call.
+    fn make<C: EngineCall>(
+        &mut self,
+        engine: &mut Engine,
+        face: &mut impl Face,
+        call: C,
+    ) -> C::Answer;
+}
+
+impl Between for () {
+    #[inline(always)]
+    fn make<C: EngineCall>(
+        &mut self,
+        engine: &mut Engine,
+        face: &mut impl Face,
+        call: C,
+    ) -> C::Answer {
+        call.make(engine, face)
+    }
+}
+
+struct HandleFrame<'a>(Nanos, &'a [u8], Rx);
+
+impl EngineCall for HandleFrame<'_> {
+    type Answer = Verdict;
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) -> Verdict {
+        engine.handle_frame(self.0, self.1, self.2, face)
+    }
+}
+
+struct PollTransmit<'a, 'b>(Nanos, &'a mut Room<'b>);
+
+impl EngineCall for PollTransmit<'_, '_> {
+    type Answer = Option<Train>;
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) -> Option<Train> {
+        engine.poll_transmit(self.0, self.1, face)
+    }
+}
+
+struct HandleTimeout(Nanos);
+
+impl EngineCall for HandleTimeout {
+    type Answer = ();
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) {
+        engine.handle_timeout(self.0, face);
+    }
 }
 
 /// A network interface: engine, device and memory.
@@ -40,8 +134,25 @@ impl<D: Device<M>, M: Memory> Nic<D, M> {
     /// A frame arrived.
     #[inline]
     pub fn handle_frame(&mut self, now: Nanos, frame: &[u8], rx: Rx) -> Verdict {
-        let verdict =
-            self.engine.handle_frame(now, frame, rx, &mut self.device.view(&mut self.memory));
+        self.handle_frame_through(&mut (), now, frame, rx)
+    }
+
+    /// [`Nic::handle_frame`], with something between engine and face.
+    #[inline(always)]
+    pub fn handle_frame_through(
+        &mut self,
+        between: &mut impl Between,
+        now: Nanos,
+        frame: &[u8],
+        rx: Rx,
+    ) -> Verdict {
+        let verdict = match self.device.arriving(now, frame) {
+            Ok(()) => {
+                let face = &mut self.device.view(&mut self.memory);
+                between.make(&mut self.engine, face, HandleFrame(now, frame, rx))
+            }
+            Err(reason) => self.engine.refuse_frame(reason),
+        };
         self.device.received(&mut self.engine, &mut self.memory, frame, &verdict);
         verdict
     }
@@ -49,19 +160,44 @@ impl<D: Device<M>, M: Memory> Nic<D, M> {
     /// The link can take a frame.
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
-        let train =
-            self.engine.poll_transmit(now, room, &mut self.device.view(&mut self.memory))?;
-        self.device.transmitted(&train);
+        self.poll_transmit_through(&mut (), now, room)
+    }
+
+    /// [`Nic::poll_transmit`], with something between engine and face.
+    #[inline(always)]
+    pub fn poll_transmit_through(
+        &mut self,
+        between: &mut impl Between,
+        now: Nanos,
+        room: &mut Room<'_>,
+    ) -> Option<Train> {
+        if let Some(pause) = self.device.poll_own(&self.engine, room) {
+            return Some(pause);
+        }
+        let train = between.make(
+            &mut self.engine,
+            &mut self.device.view(&mut self.memory),
+            PollTransmit(now, room),
+        )?;
+        self.device.transmitted(&mut self.engine, &train, &room.bytes[..train.len]);
         Some(train)
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Nanos) {
-        self.engine.handle_timeout(now, &mut self.device.view(&mut self.memory));
+        self.handle_timeout_through(&mut (), now);
+    }
+
+    /// [`Nic::handle_timeout`], with something between engine and face.
+    pub fn handle_timeout_through(&mut self, between: &mut impl Between, now: Nanos) {
+        self.device.handle_timeout(now);
+        let face = &mut self.device.view(&mut self.memory);
+        between.make(&mut self.engine, face, HandleTimeout(now));
     }
 
     /// When [`Nic::handle_timeout`] should be called next.
     pub fn next_deadline(&mut self) -> Option<Nanos> {
-        self.engine.next_deadline()
+        let of_device = self.device.next_deadline();
+        self.engine.next_deadline().into_iter().chain(of_device).min()
     }
 }

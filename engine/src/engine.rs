@@ -378,6 +378,13 @@ impl Engine {
         verdict
     }
 
+    /// A frame that the device lost before the engine could see it: counted.
+    #[cold]
+    pub fn refuse_frame(&mut self, reason: Reason) -> Verdict {
+        self.count_refused(reason);
+        Verdict::refused(reason)
+    }
+
     #[inline(always)]
     fn judge(&mut self, now: Nanos, frame: &[u8], rx: Rx, face: &mut impl Face) -> Verdict {
         let packet = match parse(frame) {
@@ -571,7 +578,7 @@ impl Engine {
         if !self.port.enabled {
             return None;
         }
-        while let Some(&slot) = self.ready.front() {
+        while let Some(slot) = self.next_ready(face) {
             let slot = slot as usize;
             let qp = &mut self.qps[slot];
             // It may have been disabled or destroyed since it was put on the list.
@@ -623,6 +630,15 @@ impl Engine {
 }
 
 impl Engine {
+    /// The queue pair whose turn it is; it stays on the list.
+    #[inline(always)]
+    fn next_ready(&mut self, face: &mut impl Face) -> Option<u32> {
+        while let Some(qpn) = face.released() {
+            self.kick(qpn);
+        }
+        self.ready.front().copied()
+    }
+
     #[inline]
     fn slot_index(&self, qpn: Qpn) -> usize {
         qpn.get() as usize & (self.qps.len() - 1)
@@ -715,7 +731,7 @@ enum Turn {
 fn turn(qp: &mut Qp, now: Nanos, port: &Port, paused: u8) -> Turn {
     if qp.notification.owes() && paused & 1 << CNP_PRIORITY == 0 {
         Turn::Notification
-    } else if paused & 1 << qp.priority(port) != 0 {
+    } else if held_by(paused, port, qp) {
         Turn::Nothing
     } else if !congestion::must_wait(qp, now) {
         Turn::Anything
@@ -726,12 +742,20 @@ fn turn(qp: &mut Qp, now: Nanos, port: &Port, paused: u8) -> Turn {
     }
 }
 
+/// Whether a queue pair's class is paused.
+fn held_by(paused: u8, port: &Port, qp: &Qp) -> bool {
+    if port.pfc.is_some_and(|pfc| pfc.one_class) {
+        return paused != 0;
+    }
+    paused & 1 << qp.priority(port) != 0
+}
+
 /// Checks between finding the queue pair and looking at the PSN (rule V-01).
 #[inline(always)]
 fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     let attributes = &qp.attributes;
     if !attributes.enabled {
-        return Err(Reason::QpNotReady);
+        return Err(attributes.policy.disabled);
     }
     // Chosen for rule V-07: a CNP is noted in the states that execute requests.
     let any_service =
@@ -761,7 +785,9 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
         && attributes.service != Service::Ud
         && !packet.comes_from(attributes.path.dest_ip)
     {
-        return Err(Reason::SourceAddress);
+        let of_peer = attributes.path.dest_ip.is_ipv6();
+        let same = (packet.network == Network::Ipv6) == of_peer;
+        return Err(if same { Reason::SourceAddress } else { Reason::IpFamily });
     }
     if attributes.policy.check_pkey && !pkeys_match(attributes.pkey, packet.bth.pkey.get()) {
         return Err(Reason::PKey);

@@ -625,6 +625,10 @@ fn check_payload(qp: &Qp, packet: &Packet<'_>) -> Result<(), Refusal> {
 #[inline(always)]
 fn send(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Refusal> {
     let qpn = qp.qpn;
+    let empty = packet.row.position == Position::Only && packet.payload().is_empty();
+    if empty && !qp.attributes.policy.zero_length_send {
+        return Err(Refusal::invalid(Reason::MessageEmpty));
+    }
     if packet.row.position.starts() {
         let receive = take_receive(qp, face)?;
         qp.responder.message =
@@ -926,6 +930,7 @@ pub(crate) fn poll_acknowledgement(
         psn: answer.psn,
         syndrome: Some(syndrome),
         retransmission: false,
+        flow_control: false,
     })
 }
 
@@ -1018,5 +1023,6 @@ fn poll_resource(
         psn,
         syndrome: row.ext.has(Ext::AETH).then_some(syndrome),
         retransmission: resource.replay,
+        flow_control: false,
     })
 }

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde::Serialize;
 
 use crate::scenario::{FaceKind, OperationKind};
+use crate::series::Series;
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +23,32 @@ pub struct Report {
     pub phases: Vec<PhaseReport>,
     /// One for each node.
     pub nodes: Vec<NodeReport>,
+    /// One for each fault rule, those that never fired too.
+    pub faults: Vec<FaultReport>,
+}
+
+/// What a fault rule has done.
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultReport {
+    /// Its number, name and meaning, in words.
+    pub rule: String,
+    /// Frames or calls that it looked for, but for probability, `nth` and `times`.
+    pub matched: u64,
+    /// How often it fired.
+    pub fired: u64,
+    /// When and on what, the first thousand times.
+    pub firings: Vec<FiringReport>,
+}
+
+/// One firing of a fault rule.
+#[derive(Clone, Debug, Serialize)]
+pub struct FiringReport {
+    /// Virtual time.
+    pub at_ns: u64,
+    /// At which node.
+    pub node: String,
+    /// The frame as it was before, in words.
+    pub what: String,
 }
 
 /// One phase.
@@ -63,6 +90,8 @@ pub struct PhaseReport {
     pub lost: u64,
     /// Frames that a receiver did not execute, by reason.
     pub refused: BTreeMap<&'static str, u64>,
+    /// The first of them, one by one.
+    pub refused_packets: Vec<RefusedPacket>,
     /// Virtual time from posting to completion.
     pub latency_ns: Latency,
     /// Virtual time from the first post to the last completion.
@@ -72,10 +101,34 @@ pub struct PhaseReport {
     /// The file that was carried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<FileReport>,
+    /// The posting node's queue pair; 0 where none was opened.
+    pub qpn: u32,
+    /// Values over virtual time. For drawing, and not in the JSON.
+    #[serde(skip)]
+    pub series: Series,
     /// What went wrong, the first few in words.
     pub failures: Vec<String>,
     /// How much went wrong in all.
     pub failure_count: u64,
+}
+
+/// A frame that a receiver did not execute.
+#[derive(Clone, Debug, Serialize)]
+pub struct RefusedPacket {
+    /// When it arrived, in nanoseconds of virtual time.
+    pub at_ns: u64,
+    /// Who sent it.
+    pub from: String,
+    /// Who refused it.
+    pub to: String,
+    /// Why.
+    pub reason: &'static str,
+    /// Service and opcode; the rest is `null`, too, where the BTH could not be read.
+    pub opcode: Option<String>,
+    /// Destination queue pair.
+    pub qpn: Option<u32>,
+    /// PSN.
+    pub psn: Option<u32>,
 }
 
 /// Percentiles in nanoseconds; 0 where nothing completed.

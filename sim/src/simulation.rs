@@ -7,17 +7,23 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
-use softrnic_engine::{Nanos, REASON_ROWS, Reason};
+use softrnic_engine::explain::opcode_name;
+use softrnic_engine::{Counter, Nanos, Qpn, REASON_ROWS, Reason};
 
 use crate::ernic_node::ErnicNode;
-use crate::ladder::describe_frame;
-use crate::link::{DropRule, Traffic};
+use crate::fault::{Injector, Tally};
+use crate::ladder::{Mark, Remark, describe_frame};
+use crate::link::Traffic;
 use crate::native_node::NativeNode;
 use crate::node::{Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::payload::{POISON, Payload, difference};
-use crate::report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+use crate::report::{
+    FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report,
+};
 use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
-use crate::world::{Activity, Fate, Observer, Sighting, World};
+use crate::series::{Carried, Series};
+use crate::state::WorldState;
+use crate::world::{Activity, Fate, Observer, PacketId, Sighting, World};
 
 /// Why a checked scenario could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +60,8 @@ impl Simulation {
     ) -> Result<Self, SetupError> {
         let lengths = files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64));
         scenario.set_file_lengths(&lengths.collect()).map_err(SetupError::File)?;
-        let mut world = World::new(scenario.seed);
+        let faults = Injector::new(scenario.faults.clone(), scenario.seed);
+        let mut world = World::new(faults);
         let queue_pairs = u16::try_from(scenario.phases.len()).unwrap_or(u16::MAX);
         for (i, memory_len) in scenario.memory().into_iter().enumerate() {
             let spec = &scenario.nodes[i];
@@ -89,13 +96,24 @@ impl Simulation {
             Some(bytes) => Payload::File(bytes),
             None => Payload::pattern(self.scenario.seed, index as u64),
         };
-        let watch =
-            Watch { inner: observer, refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        self.world.start_phase(index);
+        let watch = Watch::new(observer, phase.from, self.world.now());
         let mut run = Run::new(&self.scenario, phase, payload, &mut self.world, watch);
         run.execute();
         let report = run.report();
         self.phases.push(report);
         self.phases.last()
+    }
+
+    /// Every device as it is now.
+    #[must_use]
+    pub fn state(&self) -> WorldState {
+        let nodes = self.scenario.nodes.iter().enumerate();
+        WorldState {
+            title: self.scenario.name.clone(),
+            at_ns: self.world.now().0,
+            devices: nodes.map(|(i, spec)| self.world.station(i).state(&spec.name)).collect(),
+        }
     }
 
     /// Reads the nodes' counters and closes the report.
@@ -115,6 +133,9 @@ impl Simulation {
                 refused,
             });
         }
+        let labels = self.scenario.fault_labels();
+        let tallies = labels.into_iter().zip(self.world.faults().tallies());
+        let faults = tallies.map(|(rule, tally)| self.fault_report(rule, tally)).collect();
         let all_ran = self.phases.len() == self.scenario.phases.len();
         Report {
             scenario: self.scenario.name,
@@ -122,7 +143,20 @@ impl Simulation {
             passed: all_ran && self.phases.iter().all(|phase| phase.failure_count == 0),
             phases: self.phases,
             nodes,
+            faults,
         }
+    }
+}
+
+impl Simulation {
+    fn fault_report(&self, rule: String, tally: &Tally) -> FaultReport {
+        let firings = tally.firings.iter().map(|firing| FiringReport {
+            at_ns: firing.at.0,
+            node: self.scenario.nodes[firing.node].name.clone(),
+            what: firing.what.clone(),
+        });
+        let (matched, fired) = (tally.matched, tally.fired);
+        FaultReport { rule, matched, fired, firings: firings.collect() }
     }
 }
 
@@ -135,16 +169,51 @@ fn named(refused: &[u64; Reason::COUNT]) -> BTreeMap<&'static str, u64> {
 struct Watch<'a> {
     inner: &'a mut dyn Observer,
     refused: [u64; Reason::COUNT],
+    /// The first ones.
+    refusals: Vec<Refusal>,
     /// Fate, sender and receiver of `frame`.
     last: Option<(Fate, usize, usize)>,
     /// The last frame that was not executed.
     frame: Vec<u8>,
+    /// The posting node.
+    from: usize,
+    series: Series,
 }
+
+impl<'a> Watch<'a> {
+    fn new(inner: &'a mut dyn Observer, from: usize, now: Nanos) -> Self {
+        let (refused, series) = ([0; Reason::COUNT], Series::new(now));
+        let refusals = Vec::new();
+        Self { inner, refused, refusals, last: None, frame: Vec::new(), from, series }
+    }
+}
+
+struct Refusal {
+    at: Nanos,
+    from: usize,
+    to: usize,
+    reason: Reason,
+    read: Option<PacketId>,
+}
+
+/// Refused packets of a phase that are reported one by one.
+const REFUSALS_KEPT: usize = 16;
 
 impl Observer for Watch<'_> {
     fn frame(&mut self, sighting: &Sighting<'_>) {
+        let carried = Carried {
+            bytes: sighting.frame.len() as u64,
+            request: sighting.from == self.from,
+            lost: matches!(sighting.fate, Fate::Lost(_)),
+            again: sighting.retransmission,
+        };
+        self.series.frame(sighting.at, carried);
         if let Fate::Refused(reason) = sighting.fate {
             self.refused[reason as usize] += 1;
+            if self.refusals.len() < REFUSALS_KEPT {
+                let Sighting { at, from, to, read, .. } = *sighting;
+                self.refusals.push(Refusal { at, from, to, reason, read });
+            }
         }
         if matches!(sighting.fate, Fate::Refused(_) | Fate::Lost(_)) {
             self.last = Some((sighting.fate, sighting.from, sighting.to));
@@ -156,6 +225,10 @@ impl Observer for Watch<'_> {
 
     fn activity(&mut self, what: Activity) {
         self.inner.activity(what);
+    }
+
+    fn remark(&mut self, remark: &Remark) {
+        self.inner.remark(remark);
     }
 
     fn message(&mut self) {
@@ -187,6 +260,10 @@ struct Run<'a> {
     /// What a message should be.
     expected: Vec<u8>,
     done: Vec<Done>,
+    /// The posting node's queue pair.
+    qpn: Qpn,
+    /// Its ACK timer's expiries.
+    timeouts: u32,
 }
 
 impl<'a> Run<'a> {
@@ -220,6 +297,8 @@ impl<'a> Run<'a> {
             failure_count: 0,
             expected: vec![0; phase.size as usize],
             done: Vec::new(),
+            qpn: Qpn::new(0),
+            timeouts: 0,
         }
     }
 
@@ -236,16 +315,7 @@ impl<'a> Run<'a> {
     fn prepare(&mut self) -> Result<(), NodeError> {
         let phase = self.phase;
         let ends = [phase.from, phase.to];
-        let link = self.scenario.links.iter().find(|l| l.between.contains(&phase.from));
-        let loss = phase.loss.or(link.map(|l| l.config.loss)).unwrap_or(0.0);
         for end in ends {
-            let rules: Vec<DropRule> = phase
-                .drops
-                .iter()
-                .filter(|(from, _)| *from == end)
-                .map(|(_, rule)| *rule)
-                .collect();
-            self.world.set_faults(end, loss, &rules);
             let node = self.world.station_mut(end);
             let area = node.area();
             let area_len = usize::try_from(area.len).unwrap_or(usize::MAX);
@@ -264,6 +334,7 @@ impl<'a> Run<'a> {
         for (qpn, end) in qpns.iter_mut().zip(ends) {
             *qpn = self.world.station_mut(end).open(&plan)?;
         }
+        self.qpn = Qpn::new(qpns[0]);
         for (i, end) in ends.into_iter().enumerate() {
             let other = &self.scenario.nodes[ends[1 - i]];
             let ip = if phase.ipv6 { other.ipv6.into() } else { other.ipv4.into() };
@@ -286,6 +357,7 @@ impl<'a> Run<'a> {
                 self.give_up("the phase's limit_ms is over");
                 return Ok(());
             }
+            self.look();
             let went_well = if station == self.phase.from {
                 self.take_completions()?
             } else if station == self.phase.to {
@@ -299,6 +371,33 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes a sample of the posting node's queue pair, and says where its ACK timer has expired.
+    fn look(&mut self) {
+        let now = self.world.now();
+        let Some(qp) = self.world.station(self.phase.from).engine().qp(self.qpn) else { return };
+        let depth = u32::try_from(self.posted - self.completed).unwrap_or(u32::MAX);
+        self.watch.series.level(now, qp.requester().outstanding_packets(), depth);
+        let timeouts = qp.counters()[Counter::LocalAckTimeoutErr];
+        if timeouts != self.timeouts {
+            self.timeouts = timeouts;
+            let text = format!(
+                "timeout: the ACK timer expired. Unacknowledged since PSN {:06x}, retry {} of {}",
+                qp.requester().unacknowledged_psn().get(),
+                qp.requester().retries_used(),
+                self.phase.retry_count
+            );
+            self.remark(Mark::Timeout, text);
+        }
+    }
+
+    /// Tells the observer what the posting node has noticed.
+    fn remark(&mut self, mark: Mark, text: String) {
+        let remark = Remark { at: self.world.now(), station: self.phase.from, mark, text };
+        self.watch.activity(Activity::Observer);
+        self.watch.remark(&remark);
+        self.watch.activity(Activity::Device);
     }
 
     fn is_complete(&self) -> bool {
@@ -534,6 +633,7 @@ impl<'a> Run<'a> {
     fn fail(&mut self, what: String) {
         self.failure_count += 1;
         if self.failures.len() < FAILURES_KEPT {
+            self.remark(Mark::Error, format!("{}: {what}", Mark::Error));
             self.failures.push(what);
         }
     }
@@ -556,6 +656,7 @@ impl<'a> Run<'a> {
             bytes: now.bytes - self.before.bytes,
             retransmissions: now.retransmissions - self.before.retransmissions,
             lost: now.lost - self.before.lost,
+            copies: now.copies - self.before.copies,
         }
     }
 
@@ -593,13 +694,30 @@ impl<'a> Run<'a> {
             retransmissions: traffic.retransmissions,
             lost: traffic.lost,
             refused: named(&self.watch.refused),
+            refused_packets: self.refused_packets(),
             latency_ns: Latency { p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) },
             duration_ns,
             goodput_bits_per_s: u64::try_from(goodput).unwrap_or(u64::MAX),
             file,
+            qpn: self.qpn.get(),
+            series: self.watch.series,
             failures: self.failures,
             failure_count: self.failure_count,
         }
+    }
+
+    fn refused_packets(&self) -> Vec<RefusedPacket> {
+        let name = |node: usize| self.scenario.nodes[node].name.clone();
+        let packet = |refusal: &Refusal| RefusedPacket {
+            at_ns: refusal.at.0,
+            from: name(refusal.from),
+            to: name(refusal.to),
+            reason: refusal.reason.row().name,
+            opcode: refusal.read.map(|read| opcode_name(read.opcode.into())),
+            qpn: refusal.read.map(|read| read.qpn.get()),
+            psn: refusal.read.map(|read| read.psn.get()),
+        };
+        self.watch.refusals.iter().map(packet).collect()
     }
 
     fn file_report(&self) -> Option<FileReport> {
@@ -625,6 +743,7 @@ const fn sum(a: Traffic, b: Traffic) -> Traffic {
         bytes: a.bytes + b.bytes,
         retransmissions: a.retransmissions + b.retransmissions,
         lost: a.lost + b.lost,
+        copies: a.copies + b.copies,
     }
 }
 
@@ -651,9 +770,9 @@ mod tests {
         let scenario = Scenario::parse("test.toml", &format!("{TEXT}{phase}")).unwrap();
         let mut simulation = Simulation::new(scenario, BTreeMap::new()).unwrap();
         let Simulation { scenario, world, .. } = &mut simulation;
+        let mut nobody = ();
         let payload = Payload::pattern(1, 0);
-        let watch =
-            Watch { inner: &mut (), refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        let watch = Watch::new(&mut nobody, scenario.phases[0].from, Nanos(0));
         let mut run = Run::new(scenario, &scenario.phases[0], payload, world, watch);
         run.prepare().unwrap();
         run.post().unwrap();

@@ -9,10 +9,11 @@ use std::fmt;
 
 use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
-use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
+use softrnic_engine::{Nanos, Psn, Qpn, Reason, Room, Rx, Train, Verdict};
 
-use crate::link::{Direction, DropRule, LinkConfig, Loss, Traffic};
-use crate::random::Random;
+use crate::fault::{self, AtFace, Injector, Outcome};
+use crate::ladder::Remark;
+use crate::link::{Direction, Goal, LinkConfig, Loss, Traffic};
 
 /// What can stand at the end of a link: the calls of [`Nic`].
 pub trait Station {
@@ -24,6 +25,21 @@ pub trait Station {
     fn handle_timeout(&mut self, now: Nanos);
     /// When [`Station::handle_timeout`] should be called next.
     fn next_deadline(&mut self) -> Option<Nanos>;
+
+    /// [`Station::handle_frame`] with faults at the face; without, where a station knows none.
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        self.handle_frame(faults.now(), frame)
+    }
+
+    /// [`Station::poll_transmit`] with faults at the face.
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        self.poll_transmit(faults.now(), room)
+    }
+
+    /// [`Station::handle_timeout`] with faults at the face: also when a held completion is due.
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        self.handle_timeout(faults.now());
+    }
 }
 
 impl<D: Device<M>, M: Memory> Station for Nic<D, M> {
@@ -41,6 +57,18 @@ impl<D: Device<M>, M: Memory> Station for Nic<D, M> {
 
     fn next_deadline(&mut self) -> Option<Nanos> {
         Self::next_deadline(self)
+    }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        faults.handle_frame(self, frame, Rx::default())
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        faults.poll_transmit(self, room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        faults.handle_timeout(self);
     }
 }
 
@@ -60,6 +88,18 @@ impl<S: Station + ?Sized> Station for Box<S> {
     fn next_deadline(&mut self) -> Option<Nanos> {
         (**self).next_deadline()
     }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        (**self).handle_frame_at(faults, frame)
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        (**self).poll_transmit_at(faults, room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        (**self).handle_timeout_at(faults);
+    }
 }
 
 /// A frame at the moment of its arrival, or when a lost one would have arrived.
@@ -69,7 +109,7 @@ pub struct Sighting<'a> {
     pub sent: Nanos,
     /// When it arrived.
     pub at: Nanos,
-    /// Which link, in the order of [`World::connect`].
+    /// Which link or switch, in the order of [`World::connect`] and [`World::connect_switch`].
     pub link: usize,
     /// Sending station.
     pub from: usize,
@@ -79,8 +119,31 @@ pub struct Sighting<'a> {
     pub frame: &'a [u8],
     /// It had been sent before.
     pub retransmission: bool,
+    /// A fault rule made this copy.
+    pub copy: bool,
+    /// The fault rules that fired on it, by number from 0.
+    pub faults: &'a [usize],
     /// What became of it.
     pub fate: Fate,
+    /// What the receiver read in it; `None` where it could not read a BTH, or never saw the frame.
+    pub read: Option<PacketId>,
+}
+
+/// Which packet it is, as its receiver reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketId {
+    /// BTH.OpCode.
+    pub opcode: u8,
+    /// BTH.DestQP.
+    pub qpn: Qpn,
+    /// BTH.PSN.
+    pub psn: Psn,
+}
+
+impl fmt::Display for PacketId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {}, PSN {}", self.qpn, self.psn)
+    }
 }
 
 /// What became of a frame.
@@ -132,6 +195,11 @@ pub trait Observer {
         let _ = what;
     }
 
+    /// A station noticed something that is no frame.
+    fn remark(&mut self, remark: &Remark) {
+        let _ = remark;
+    }
+
     /// A message was compared with what was sent, and is right.
     fn message(&mut self) {}
 }
@@ -143,8 +211,8 @@ impl Observer for () {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// The oldest frame of a direction arrives.
-    Arrival(usize),
+    /// The frame in a slot arrives, if it is still the one with this ticket.
+    Arrival { slot: usize, ticket: u64 },
     /// A direction can take the next frame.
     Free(usize),
     /// A station's deadline, as it was when queued.
@@ -172,30 +240,76 @@ struct Port<N> {
     waiting: bool,
 }
 
+/// A frame on its way.
+#[derive(Debug)]
+struct Flight {
+    /// A whole buffer, of which the first `len` bytes are the frame.
+    buffer: Vec<u8>,
+    len: usize,
+    sent: Nanos,
+    direction: usize,
+    /// The station that it arrives at.
+    to: usize,
+    lost: Option<Loss>,
+    retransmission: bool,
+    copy: bool,
+    /// The rules for arriving frames have had their say.
+    judged: bool,
+    faults: Vec<usize>,
+    /// Of the event that will deliver it.
+    ticket: u64,
+}
+
+/// A frame that lets others pass.
+#[derive(Debug)]
+struct Held {
+    slot: usize,
+    ticket: u64,
+    direction: usize,
+    side: fault::Direction,
+    /// So many more.
+    behind: u32,
+}
+
 /// Stations and links on one virtual clock.
 #[derive(Debug)]
 pub struct World<N> {
     now: Nanos,
-    seed: u64,
     ports: Vec<Port<N>>,
-    /// Two for each link: there and back.
+    /// Two for each link: there and back. One for each port of a switch.
     directions: Vec<Direction>,
+    links: usize,
+    /// MAC addresses behind each switch, with their stations.
+    switches: Vec<Vec<([u8; 6], usize)>>,
     events: BinaryHeap<Reverse<Event>>,
     sequence: u64,
+    flights: Vec<Option<Flight>>,
+    free_slots: Vec<usize>,
+    held: Vec<Held>,
+    faults: Injector,
+    face_rules: bool,
+    interrupt_rules: bool,
     spare_buffers: Vec<Vec<u8>>,
 }
 
 impl<N: Station> World<N> {
-    /// An empty world at time 0.
+    /// An empty world at time 0, in which these faults happen.
     #[must_use]
-    pub const fn new(seed: u64) -> Self {
+    pub fn new(faults: Injector) -> Self {
         Self {
+            face_rules: faults.has_face_rules(),
+            interrupt_rules: faults.has_interrupt_rules(),
             now: Nanos(0),
-            seed,
             ports: Vec::new(),
             directions: Vec::new(),
+            links: 0,
+            switches: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,
+            flights: Vec::new(),
+            free_slots: Vec::new(),
+            held: Vec::new(),
+            faults,
             spare_buffers: Vec::new(),
         }
     }
@@ -210,12 +324,28 @@ impl<N: Station> World<N> {
     /// Joins two stations; returns the link's number. A station's older link is left unused.
     pub fn connect(&mut self, a: usize, b: usize, config: LinkConfig) -> usize {
         for (from, to) in [(a, b), (b, a)] {
-            let direction = self.directions.len();
-            let random = Random::new(self.seed, direction as u64);
-            self.directions.push(Direction::new(from, to, config, random));
-            self.ports[from].direction = Some(direction);
+            self.add_direction(from, Goal::Station(to), config);
         }
-        self.directions.len() / 2 - 1
+        self.links += 1;
+        self.links - 1
+    }
+
+    /// Joins stations by a switch; returns its number among the links. A frame goes to the station
+    /// whose MAC address it names, and to all but its sender where it names none of them. The cables
+    /// to the switch are as `config` says; the switch itself takes no time and queues nothing.
+    pub fn connect_switch(&mut self, ports: &[([u8; 6], usize)], config: LinkConfig) -> usize {
+        for &(_, from) in ports {
+            self.add_direction(from, Goal::Switch(self.switches.len()), config);
+        }
+        self.switches.push(ports.to_vec());
+        self.links += 1;
+        self.links - 1
+    }
+
+    fn add_direction(&mut self, from: usize, goal: Goal, config: LinkConfig) {
+        let direction = self.directions.len();
+        self.directions.push(Direction::new(from, goal, self.links, config));
+        self.ports[from].direction = Some(direction);
     }
 
     /// The virtual time.
@@ -240,7 +370,7 @@ impl<N: Station> World<N> {
     /// The link that a station sends into.
     #[must_use]
     pub fn link_of(&self, station: usize) -> Option<usize> {
-        self.ports[station].direction.map(|d| d / 2)
+        self.ports[station].direction.map(|d| self.directions[d].link)
     }
 
     /// What a station has sent.
@@ -252,16 +382,18 @@ impl<N: Station> World<N> {
     /// Frames on all wires, lost ones included.
     #[must_use]
     pub fn frames_in_flight(&self) -> usize {
-        self.directions.iter().map(|direction| direction.wire.len()).sum()
+        self.flights.len() - self.free_slots.len()
     }
 
-    /// Replaces what a station's outgoing frames meet; rules count from here.
-    pub fn set_faults(&mut self, station: usize, loss: f64, rules: &[DropRule]) {
-        if let Some(d) = self.ports[station].direction {
-            let direction = &mut self.directions[d];
-            direction.config.loss = loss;
-            direction.rules = rules.iter().map(|&rule| (rule, 0)).collect();
-        }
+    /// The fault rules and what they have done.
+    #[must_use]
+    pub const fn faults(&self) -> &Injector {
+        &self.faults
+    }
+
+    /// A phase begins: see [`Injector::start_phase`].
+    pub const fn start_phase(&mut self, phase: usize) {
+        self.faults.start_phase(phase, self.now);
     }
 
     /// Runs up to the next arrival or deadline and returns its station, whose software may now look
@@ -281,8 +413,8 @@ impl<N: Station> World<N> {
                     self.ports[from].waiting = false;
                     self.service(from);
                 }
-                What::Arrival(d) => {
-                    if let Some(station) = self.arrive(d, observer) {
+                What::Arrival { slot, ticket } => {
+                    if let Some(station) = self.arrive(slot, ticket, observer) {
                         return Some(station);
                     }
                 }
@@ -296,15 +428,40 @@ impl<N: Station> World<N> {
         None
     }
 
-    fn arrive(&mut self, d: usize, observer: &mut dyn Observer) -> Option<usize> {
-        let direction = &mut self.directions[d];
-        let flight = direction.wire.pop_front()?;
-        let (from, to) = (direction.from, direction.to);
+    fn arrive(&mut self, slot: usize, ticket: u64, observer: &mut dyn Observer) -> Option<usize> {
+        // A frame that let others pass and went before its time was up leaves an event behind.
+        let mut flight = self.flights[slot].take_if(|flight| flight.ticket == ticket)?;
+        self.free_slots.push(slot);
+        let d = flight.direction;
+        let (from, to, link) = (self.directions[d].from, flight.to, self.directions[d].link);
+        if flight.lost.is_none() && !flight.judged {
+            let frame = &mut flight.buffer[..flight.len];
+            let outcome = self.faults.frame(self.now, fault::Direction::In, to, frame);
+            flight.judged = true;
+            if outcome.fired.is_empty() {
+                self.let_held_go(d, fault::Direction::In, self.now);
+            } else {
+                // Back onto the wire, as the rules say; what is not delayed comes again at once.
+                self.launch(flight, outcome, self.now, fault::Direction::In);
+                return None;
+            }
+        }
         let frame = &flight.buffer[..flight.len];
+        let (mut told, mut read) = (false, None);
         let fate = match flight.lost {
             Some(loss) => Fate::Lost(loss),
             None => {
-                let verdict = self.ports[to].station.handle_frame(self.now, frame);
+                let station = &mut self.ports[to].station;
+                let verdict = if self.face_rules {
+                    let mut faults = self.faults.at_face(self.now, to);
+                    let verdict = station.handle_frame_at(&mut faults, frame);
+                    told = faults.told();
+                    verdict
+                } else {
+                    station.handle_frame(self.now, frame)
+                };
+                let Verdict { qpn, psn, .. } = verdict;
+                read = verdict.opcode.map(|opcode| PacketId { opcode, qpn, psn });
                 match verdict.refused {
                     Some(reason) => Fate::Refused(reason),
                     None if verdict.duplicate => Fate::Duplicate,
@@ -316,12 +473,15 @@ impl<N: Station> World<N> {
         observer.frame(&Sighting {
             sent: flight.sent,
             at: self.now,
-            link: d / 2,
+            link,
             from,
             to,
             frame,
             retransmission: flight.retransmission,
+            copy: flight.copy,
+            faults: &flight.faults,
             fate,
+            read,
         });
         observer.activity(Activity::Device);
         self.spare_buffers.push(flight.buffer);
@@ -329,7 +489,93 @@ impl<N: Station> World<N> {
             return None;
         }
         self.service(to);
-        Some(to)
+        self.wakes(to, told).then_some(to)
+    }
+
+    /// Whether software of a station looks now. Only where interrupts may get lost does it wait for one.
+    fn wakes(&mut self, station: usize, told: bool) -> bool {
+        !self.interrupt_rules || told && !self.faults.loses_interrupt(self.now, station)
+    }
+
+    /// Lets a frame arrive at `arrives`, or as fault rules have decided on this `side` of the wire.
+    fn launch(
+        &mut self,
+        mut flight: Flight,
+        outcome: Outcome,
+        arrives: Nanos,
+        side: fault::Direction,
+    ) {
+        let d = flight.direction;
+        flight.len = outcome.len;
+        flight.lost = flight.lost.or(outcome.lost.map(Loss::Fault));
+        flight.faults.extend(outcome.fired);
+        let lost = flight.lost.is_some();
+        let traffic = &mut self.directions[d].traffic;
+        traffic.lost += u64::from(lost);
+        let copies = if lost { 0 } else { outcome.copies };
+        traffic.copies += u64::from(copies);
+        let due = arrives.after(outcome.delay_ns);
+        for n in 1..=copies {
+            let copy = self.copy(&flight);
+            self.deliver_at(
+                Flight { copy: true, ..copy },
+                due.after(outcome.apart_ns.saturating_mul(n.into())),
+            );
+        }
+        if outcome.behind == 0 || lost {
+            self.deliver_at(flight, due);
+            self.let_held_go(d, side, arrives);
+        } else {
+            self.let_held_go(d, side, arrives);
+            let (slot, ticket) = self.deliver_at(flight, due.after(outcome.behind_limit_ns));
+            self.held.push(Held { slot, ticket, direction: d, side, behind: outcome.behind });
+        }
+    }
+
+    fn copy(&mut self, flight: &Flight) -> Flight {
+        let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
+        buffer[..flight.len].copy_from_slice(&flight.buffer[..flight.len]);
+        Flight { buffer, faults: flight.faults.clone(), ..*flight }
+    }
+
+    /// Returns the frame's slot and ticket.
+    fn deliver_at(&mut self, mut flight: Flight, at: Nanos) -> (usize, u64) {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            self.flights.len() - 1
+        });
+        let ticket = self.sequence + 1;
+        flight.ticket = ticket;
+        self.flights[slot] = Some(flight);
+        self.schedule(at, What::Arrival { slot, ticket });
+        (slot, ticket)
+    }
+
+    /// A frame has passed those that let others pass; who has waited for its last one arrives after it.
+    fn let_held_go(&mut self, d: usize, side: fault::Direction, at: Nanos) {
+        if self.held.is_empty() {
+            return;
+        }
+        let mut held = core::mem::take(&mut self.held);
+        held.retain_mut(|held| {
+            let Some(flight) = self.flights[held.slot].as_mut().filter(|f| f.ticket == held.ticket)
+            else {
+                return false;
+            };
+            if held.direction != d || held.side != side {
+                return true;
+            }
+            held.behind -= 1;
+            if held.behind > 0 {
+                return true;
+            }
+            self.sequence += 1;
+            flight.ticket = self.sequence;
+            let what = What::Arrival { slot: held.slot, ticket: self.sequence };
+            self.events.push(Reverse(Event { at, sequence: self.sequence, what }));
+            false
+        });
+        self.held = held;
     }
 
     /// Returns whether something was due.
@@ -340,12 +586,27 @@ impl<N: Station> World<N> {
             return false;
         }
         port.alarm = Nanos::NEVER;
-        let due = port.station.next_deadline().is_some_and(|deadline| deadline <= self.now);
+        let due = self.deadline_of(number).is_some_and(|deadline| deadline <= self.now);
+        let mut told = false;
         if due {
-            self.ports[number].station.handle_timeout(self.now);
+            let station = &mut self.ports[number].station;
+            if self.face_rules {
+                let mut faults = self.faults.at_face(self.now, number);
+                station.handle_timeout_at(&mut faults);
+                told = faults.told();
+            } else {
+                station.handle_timeout(self.now);
+            }
         }
         self.service(number);
-        due
+        due && self.wakes(number, told)
+    }
+
+    /// The station's own next deadline, or that of a completion that a fault rule holds.
+    fn deadline_of(&mut self, number: usize) -> Option<Nanos> {
+        let own = self.ports[number].station.next_deadline();
+        let held = if self.face_rules { self.faults.held_until(number) } else { None };
+        own.into_iter().chain(held).min()
     }
 
     /// Lets a station send while its line is free, and sets its alarm.
@@ -361,12 +622,11 @@ impl<N: Station> World<N> {
                 self.schedule(self.directions[d].free_at(), What::Free(d));
             }
         }
-        let port = &mut self.ports[number];
-        if let Some(deadline) = port.station.next_deadline()
-            && deadline < port.alarm
+        if let Some(deadline) = self.deadline_of(number)
+            && deadline < self.ports[number].alarm
         {
             let at = deadline.max(self.now);
-            port.alarm = at;
+            self.ports[number].alarm = at;
             self.schedule(at, What::Deadline(number));
         }
     }
@@ -374,14 +634,55 @@ impl<N: Station> World<N> {
     fn transmit(&mut self, number: usize, d: usize) -> bool {
         let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
         let mut room = Room { bytes: &mut buffer, segments: 1, source_port: None };
-        let train = self.ports[number].station.poll_transmit(self.now, &mut room);
+        let station = &mut self.ports[number].station;
+        let train = if self.face_rules {
+            station.poll_transmit_at(&mut self.faults.at_face(self.now, number), &mut room)
+        } else {
+            station.poll_transmit(self.now, &mut room)
+        };
         let Some(train) = train else {
             self.spare_buffers.push(buffer);
             return false;
         };
-        let arrives = self.directions[d].send(self.now, buffer, &train);
-        self.schedule(arrives, What::Arrival(d));
+        let direction = &mut self.directions[d];
+        let arrives = direction.send(self.now, train.len, train.retransmission);
+        let lost = (!direction.carries(train.len)).then_some(Loss::TooLong);
+        let frame = &mut buffer[..train.len];
+        let outcome = self.faults.frame(self.now, fault::Direction::Out, number, frame);
+        let (to, others) = self.receivers(d, &buffer[..outcome.len]);
+        let flight = Flight {
+            buffer,
+            len: train.len,
+            sent: self.now,
+            direction: d,
+            to,
+            lost,
+            retransmission: train.retransmission,
+            copy: false,
+            judged: false,
+            faults: Vec::new(),
+            ticket: 0,
+        };
+        for to in others {
+            let copy = self.copy(&flight);
+            self.launch(Flight { to, ..copy }, outcome.clone(), arrives, fault::Direction::Out);
+        }
+        self.launch(flight, outcome, arrives, fault::Direction::Out);
         true
+    }
+
+    /// Who gets a frame that is sent into a direction: one station, or several.
+    fn receivers(&self, d: usize, frame: &[u8]) -> (usize, Vec<usize>) {
+        let direction = &self.directions[d];
+        let switch = match direction.goal {
+            Goal::Station(to) => return (to, Vec::new()),
+            Goal::Switch(number) => &self.switches[number],
+        };
+        if let Some((_, to)) = switch.iter().find(|(mac, _)| frame.starts_with(mac)) {
+            return (*to, Vec::new());
+        }
+        let mut others = switch.iter().map(|(_, to)| *to).filter(|&to| to != direction.from);
+        (others.next().unwrap_or(direction.from), others.collect())
     }
 
     fn schedule(&mut self, at: Nanos, what: What) {

@@ -38,6 +38,10 @@ impl Bank {
         self.words[usize::from(index % 64)]
     }
 
+    pub(super) fn has(&self, q: u16) -> bool {
+        self.word(q / 32) & 1 << (q % 32) != 0
+    }
+
     pub(super) fn clear(&mut self, index: u16, ones: u32) {
         let word = &mut self.words[usize::from(index % 64)];
         *word &= !ones;
@@ -60,8 +64,37 @@ pub(super) struct Status {
     pub(super) cnp_bank: Bank,
     /// Work requests fetched, for QPMSTS and WQEPROCSTS.
     pub(super) work_count: u16,
-    /// Queue pair of the last answer, for RESPHNDSTS.
-    pub(super) last_answer_qp: u16,
+    /// Queue pair that was last served, for RESPHNDSTS.
+    pub(super) arbitrated_qp: u16,
+    pub(super) last_in: LastPacket,
+    pub(super) last_out: LastPacket,
+}
+
+/// What a frame that arrived asks the device for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Noted {
+    Nothing,
+    /// It was a negative acknowledgement.
+    Nak,
+    /// It failed validation.
+    Invalid(Reason),
+}
+
+/// What LSTINPKT and LSTOUTPKT tell of.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct LastPacket {
+    opcode: u8,
+    psn: u32,
+    qp: u32,
+}
+
+impl LastPacket {
+    /// As a register that has PSN and queue pair in these bits.
+    pub(super) const fn word(self, (psn, qp): (u32, u32)) -> u32 {
+        self.opcode as u32
+            | (self.psn << psn.trailing_zeros()) & psn
+            | (self.qp << qp.trailing_zeros()) & qp
+    }
 }
 
 /// Which half of a counter register.
@@ -79,7 +112,9 @@ impl Status {
             completion_bank: Bank::RESET,
             cnp_bank: Bank::RESET,
             work_count: 0,
-            last_answer_qp: 0,
+            arbitrated_qp: 0,
+            last_in: LastPacket { opcode: 0, psn: 0, qp: 0 },
+            last_out: LastPacket { opcode: 0, psn: 0, qp: 0 },
         }
     }
 
@@ -133,18 +168,19 @@ impl Status {
         }
     }
 
-    /// A frame arrived. `true` where it was a negative acknowledgement.
+    /// A frame arrived.
     #[inline]
-    pub(super) fn received(&mut self, verdict: &Verdict) -> bool {
-        let not_roce =
-            matches!(verdict.refused, Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1));
+    pub(super) fn received(&mut self, verdict: &Verdict) -> Noted {
+        let not_roce = matches!(
+            verdict.refused,
+            Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1 | Reason::OtherBufferFull)
+        );
         if not_roce || verdict.flow_control {
-            return false;
+            return Noted::Nothing;
         }
         self.count(Register::Inalldrppktcnt, Half::High, 1);
         if let Some(opcode) = verdict.opcode {
-            *self.word_mut(Register::Lstinpkt) =
-                last_packet(opcode, verdict.psn.get(), verdict.qpn.get());
+            self.last_in = LastPacket { opcode, psn: verdict.psn.get(), qp: verdict.qpn.get() };
         }
         if verdict.duplicate {
             self.count(Register::Ininvdupcnt, Half::High, 1);
@@ -152,23 +188,30 @@ impl Status {
         match verdict.refused {
             None => return self.count_taken(verdict),
             Some(Reason::CongestionNotification) => self.count_word(Register::Incnppktcnt, 1),
-            Some(reason) => self.count_dropped(reason),
+            Some(reason) => return self.count_dropped(reason),
         }
-        false
+        Noted::Nothing
     }
 
-    fn count_dropped(&mut self, reason: Reason) {
+    fn count_dropped(&mut self, reason: Reason) -> Noted {
         self.count(Register::Inalldrppktcnt, Half::Low, 1);
         // The packet itself was fine; there was no buffer for it.
-        if !matches!(reason, Reason::ReceiverNotReady | Reason::PsnBehindReceiverNotReady) {
-            self.count(Register::Ininvdupcnt, Half::Low, 1);
-            self.raise(INVALID_PACKET);
+        if matches!(
+            reason,
+            Reason::ReceiverNotReady
+                | Reason::PsnBehindReceiverNotReady
+                | Reason::ReceiveBufferFull
+        ) {
+            return Noted::Nothing;
         }
+        self.count(Register::Ininvdupcnt, Half::Low, 1);
+        self.raise(INVALID_PACKET);
+        Noted::Invalid(reason)
     }
 
     #[inline]
-    fn count_taken(&mut self, verdict: &Verdict) -> bool {
-        let Some(opcode) = verdict.opcode else { return false };
+    fn count_taken(&mut self, verdict: &Verdict) -> Noted {
+        let Some(opcode) = verdict.opcode else { return Noted::Nothing };
         match opcode::row(opcode).operation {
             Operation::Send if opcode::row(opcode).transport == opcode::Transport::Ud => {
                 self.count(Register::Inampktcnt, Half::High, 1);
@@ -177,14 +220,14 @@ impl Status {
                 self.count(Register::Insrrpktcnt, Half::Low, 1);
             }
             Operation::ReadResponse => {
-                self.last_answer_qp = verdict.qpn.get() as u16;
+                self.arbitrated_qp = verdict.qpn.get() as u16;
                 self.count(Register::Insrrpktcnt, Half::High, 1);
             }
             Operation::Acknowledge => {
-                self.last_answer_qp = verdict.qpn.get() as u16;
+                self.arbitrated_qp = verdict.qpn.get() as u16;
                 if is_nak(verdict.syndrome) {
                     self.count(Register::Innakpktcnt, Half::Low, 1);
-                    return true;
+                    return Noted::Nak;
                 }
                 self.count(Register::Inampktcnt, Half::Low, 1);
             }
@@ -198,7 +241,7 @@ impl Status {
             | Operation::Cnp
             | Operation::Unknown => {}
         }
-        false
+        Noted::Nothing
     }
 
     /// Frames left.
@@ -206,7 +249,7 @@ impl Status {
     pub(super) fn transmitted(&mut self, train: &Train) {
         let packets = u32::from(train.segments);
         let psn = train.psn.get().wrapping_add(packets - u32::from(packets != 0));
-        *self.word_mut(Register::Lstoutpkt) = last_packet(train.opcode, psn, train.qpn.get());
+        self.last_out = LastPacket { opcode: train.opcode, psn, qp: train.qpn.get() };
         if train.retransmission {
             self.count_word(Register::Retrycntsts, packets);
         }
@@ -253,11 +296,6 @@ impl Status {
 /// NAK and RNR NAK; bits 6..5 of the syndrome are 0 in an ACK (IBTA vol 1, 9.7.5.1.2).
 const fn is_nak(syndrome: Option<u8>) -> bool {
     matches!(syndrome, Some(syndrome) if syndrome & 0x60 != 0)
-}
-
-/// LSTINPKT and LSTOUTPKT.
-const fn last_packet(opcode: u8, psn: u32, qp: u32) -> u32 {
-    opcode as u32 | (psn & 0xFFF) << 8 | (qp & 0x7FF) << 20
 }
 
 #[cfg(test)]
