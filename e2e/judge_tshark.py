@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Judge: tshark dissects every frame of a capture, and what it reads must make sense as RC traffic.
 
-    judge_tshark.py capture.pcapng [--report report.json] [--decode decode.json]
+    judge_tshark.py capture.pcapng [--report report.json] [--decode decode.json] [--ladder ladder.json]
     judge_tshark.py --self-test              prove that a wrong frame is found
 
-Four questions, the first two and the last asked of every frame:
+Five questions, all but the third asked of every frame:
 1. Does tshark dissect it as InfiniBand, with no malformed packet, error or bad checksum?
 2. Do the PSNs of each connection count up without a hole, do a message's packets follow each other,
    and does each response answer a request that is in the capture?
 3. With --report: does each phase that `rnic run` reports show exactly its messages: operation, opcodes,
    PSNs from the first to the last, addresses, VLAN and bytes?
 4. With --decode: does `rnic decode --json` read the same opcode, PSN, queue pair and addresses?
+5. With --ladder: does `rnic ladder --json`?
 
 Exit status 1 where an answer is no or there is no frame.
 """
@@ -97,6 +98,7 @@ def main():
     arguments.add_argument("capture", nargs="?")
     arguments.add_argument("--report", help="report.json of the `rnic run` that made the capture")
     arguments.add_argument("--decode", help="output of `rnic decode --json` for the same capture")
+    arguments.add_argument("--ladder", help="output of `rnic ladder --json` for the same capture")
     arguments.add_argument("--self-test", action="store_true")
     options = arguments.parse_args()
     if options.self_test:
@@ -109,11 +111,15 @@ def main():
         with open(options.report, encoding="utf-8") as file:
             report = json.load(file)
     checks, wrong, messages = judge(frames, report)
-    if options.decode:
-        with open(options.decode, encoding="utf-8") as file:
-            more, differences = compare(frames, read_decode(file))
-        checks += more
-        wrong += differences
+    for path, reader, what, keys in (
+        (options.decode, read_decode, "rnic decode", None),
+        (options.ladder, read_ladder, "rnic ladder", LADDER_KEYS),
+    ):
+        if path:
+            with open(path, encoding="utf-8") as file:
+                more, differences = compare(frames, reader(file), what, keys)
+            checks += more
+            wrong += differences
     for text in wrong[:SHOWN_MAX]:
         print(text)
     if len(wrong) > SHOWN_MAX:
@@ -396,6 +402,14 @@ def decoded_values(frame):
     }
 
 
+LADDER_KEYS = {"source": "from", "destination": "to", "opcode": "opcode", "psn": "psn", "qpn": "qpn"}
+
+
+def read_ladder(file):
+    """The values of each packet of `rnic ladder --json`, which writes one object a line."""
+    return ({key: packet[name] for key, name in LADDER_KEYS.items()} for packet in map(json.loads, file))
+
+
 def tshark_values(frame):
     """What is compared, from tshark's fields. A key that the packet does not have is left out."""
     values = {
@@ -416,17 +430,19 @@ def number(text):
     return int(text, 0) if text else None
 
 
-def compare(frames, decoded):
-    """Number of values compared, and where tshark and our decoder differ."""
+def compare(frames, decoded, what="rnic decode", keys=None):
+    """Number of values compared, all or those with these keys, and where tshark and we differ."""
     wrong, checks = [], 0
     for theirs, values in itertools.zip_longest(frames, decoded):
         if theirs is None or values is None:
-            wrong.append(f"rnic decode does not read the same {len(frames)} frames")
+            wrong.append(f"{what} does not read the same {len(frames)} frames")
             break
         for key, value in tshark_values(theirs).items():
+            if keys and key not in keys:
+                continue
             checks += 1
             if values.get(key) != value:
-                wrong.append(f"frame {theirs['number']}: {key}: tshark {value}, rnic {values.get(key)}")
+                wrong.append(f"frame {theirs['number']}: {key}: tshark {value}, {what} {values.get(key)}")
     return checks, wrong
 
 
@@ -477,7 +493,7 @@ def self_test():
         for key in agreed[0]:
             altered = [dict(values) for values in agreed]
             altered[1][key] = "altered"
-            found = compare(frames, altered)[1]
+            found = compare(frames, altered, keys=LADDER_KEYS if key in LADDER_KEYS else None)[1]
             if len(found) != 1 or not found[0].startswith("frame 2: "):
                 wrong.append(f"{key} was altered, and the comparison said {found}")
     for text in wrong:

@@ -5,6 +5,9 @@
 
 mod decode;
 mod doctor;
+mod explain;
+mod ladder;
+mod names;
 mod regs;
 mod report_table;
 mod run;
@@ -26,20 +29,26 @@ struct Cli {
 enum Command {
     /// Show the frames of a capture, or bytes given as text, as trees of named fields
     Decode(decode::Args),
+    /// Show the packets of a capture as a ladder: who sent what to whom, and what became of it
+    Ladder(ladder::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
     /// Show which rights, kernel features and tools can be used here
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    /// Say what a number means that a driver printed, what causes it and what to do
+    Explain(explain::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Decode(args) => decode::run(&args),
+        Command::Ladder(args) => ladder::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Explain(args) => explain::run(&args),
     };
     match result {
         Ok(code) => code,

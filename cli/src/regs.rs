@@ -1,7 +1,6 @@
 //! `rnic regs`: the ERNIC register map for people, printed from the register table.
 //!
-//! Knows how to print, parse a question and guess at a misspelt name; what a register is stands in
-//! the table.
+//! Knows how to print and parse a question; what a register is stands in the table.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -11,10 +10,10 @@ use serde_json::{Value, json};
 use softrnic_device::ernic::registers::MAP_LEN;
 use softrnic_device::ernic::{Field, Location, Map, Profile, ROWS, Register, Row, Section};
 
+use crate::names::{nearest, number};
+
 /// C_NUM_QP of the map that is shown: the largest that can be built.
-const NUM_QP: u16 = 2048;
-/// Names offered for a misspelt one.
-const GUESSES: usize = 3;
+pub(crate) const NUM_QP: u16 = 2048;
 
 /// What to show.
 #[derive(clap::Args)]
@@ -30,7 +29,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn profile(name: &str) -> Result<Profile, String> {
+pub(crate) fn profile(name: &str) -> Result<Profile, String> {
     let names = Profile::ALL.map(|profile| profile.name).join(", ");
     Profile::by_name(name).copied().ok_or_else(|| format!("the profiles are {names}"))
 }
@@ -75,51 +74,16 @@ fn question(text: &str) -> Result<Question> {
     if let Some((register, word)) = Register::by_name(text) {
         return Ok(Question::Register(register, word));
     }
-    bail!("no register is called {text:?}; near it: {}", nearest(text).join(", "))
+    let near = nearest(text, ROWS.iter().map(|row| row.name));
+    bail!("no register is called {text:?}; near it: {}", near.join(", "))
 }
 
 fn offset(text: &str) -> Result<u32> {
-    let digits = text.replace('_', "");
-    let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
-    let parsed = match hex {
-        Some(hex) => u32::from_str_radix(hex, 16),
-        None => digits.parse(),
-    };
-    match parsed {
-        Ok(offset) if offset < MAP_LEN => Ok(offset),
-        Ok(_) => bail!("{text} is beyond the map, which ends at {}", address(MAP_LEN - 1)),
-        Err(_) => bail!("{text:?} is neither an offset (0x18_0030, 1572912) nor a register's name"),
+    match number(text) {
+        Some(offset) if offset < MAP_LEN.into() => Ok(offset as u32),
+        Some(_) => bail!("{text} is beyond the map, which ends at {}", address(MAP_LEN - 1)),
+        None => bail!("{text:?} is neither an offset (0x18_0030, 1572912) nor a register's name"),
     }
-}
-
-/// The names that need the fewest changes to become `text`.
-fn nearest(text: &str) -> Vec<&'static str> {
-    let text = text.to_ascii_uppercase();
-    let mut names: Vec<_> = ROWS
-        .iter()
-        .map(|row| {
-            let name = row.name.to_ascii_uppercase();
-            let inside = text.len() > 1 && name.contains(&text);
-            (if inside { 1 } else { edit_distance(&text, &name) }, row.name)
-        })
-        .collect();
-    names.sort_unstable();
-    names.into_iter().take(GUESSES).map(|(_, name)| name).collect()
-}
-
-/// Insertions, deletions and replacements between two texts.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 // Text.
@@ -240,7 +204,7 @@ fn print_offset(
 }
 
 /// Which element of an array a register belongs to.
-fn owner(at: Location) -> Option<(&'static str, u16)> {
+pub(crate) fn owner(at: Location) -> Option<(&'static str, u16)> {
     match at.register.row().section {
         Section::Region => Some(("region", at.index)),
         Section::Global | Section::Status => None,
@@ -348,9 +312,6 @@ mod tests {
 
     #[test]
     fn a_misspelt_name_is_answered_with_near_ones() {
-        assert_eq!(nearest("CQHAED")[0], "CQHEAD");
-        assert_eq!(nearest("statq")[0], "STATQP");
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
         let error = question("CQHAED").unwrap_err().to_string();
         assert!(error.contains("CQHEAD"), "{error}");
     }

@@ -19,6 +19,7 @@ mod counters;
 mod credits;
 mod datagram;
 mod engine;
+pub mod explain;
 mod face;
 mod flow_control;
 mod modify;

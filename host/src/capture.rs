@@ -1,5 +1,5 @@
-//! Capture files: reads pcap and pcapng, writes pcapng. Ethernet only. It must not know what is in a
-//! frame.
+//! Capture files: reads pcap and pcapng, writes pcapng. What is read comes out as Ethernet, whatever the
+//! link layer was. It must not know what is in a frame.
 //!
 //! Writing stands on `pcap-file`. Reading is by hand, because version 2.0 of that crate refuses files
 //! that are fine (a packet longer than the snap length, options without an end mark, a time zone
@@ -18,6 +18,8 @@ use pcap_file::{DataLink, Endianness, PcapError};
 use softrnic_engine::Nanos;
 use thiserror::Error;
 
+use crate::link_layer::LinkLayer;
+
 /// Why a capture cannot be read on.
 #[derive(Debug, Error)]
 pub enum CaptureError {
@@ -30,9 +32,10 @@ pub enum CaptureError {
          (a hex dump? use --hex)"
     )]
     NotACapture(u32),
-    /// Another link layer than Ethernet.
+    /// A link layer that cannot be shown as Ethernet.
     #[error(
-        "link type {0} is not Ethernet (1): record on an Ethernet interface, not on \"any\" or a tunnel"
+        "link type {0} is not one that can be read: Ethernet (1), raw IP (101, 228, 229) and Linux \
+         cooked (113, 276) can"
     )]
     LinkType(u16),
     /// The file ends too early.
@@ -76,7 +79,8 @@ pub struct CapturedPacket {
     pub time: Option<Nanos>,
     /// Bytes that the frame had on the wire.
     pub original_len: u32,
-    /// The frame from its destination MAC address on, as far as it was recorded.
+    /// The frame from its destination MAC address on, as far as it was recorded. Where the capture has
+    /// no Ethernet header, one of zeroes stands there.
     pub frame: Vec<u8>,
     /// Comments on the packet.
     pub comments: Vec<String>,
@@ -92,7 +96,7 @@ pub struct Reader<R> {
 
 #[derive(Debug)]
 enum Format {
-    Pcap { order: Order, nanoseconds: bool },
+    Pcap { order: Order, nanoseconds: bool, link: LinkLayer },
     Pcapng { order: Order, interfaces: Vec<Description> },
 }
 
@@ -100,7 +104,7 @@ enum Format {
 #[derive(Debug)]
 struct Description {
     interface: Interface,
-    link_type: u16,
+    link: Result<LinkLayer, u16>,
     snap_len: u32,
     ticks_per_second: u128,
     offset_s: i64,
@@ -132,10 +136,8 @@ impl<R: Read> Reader<R> {
         // The upper half may say how long an FCS is; trailing bytes do no harm.
         let link_type = order.u32(input.peek(24)?, 20) as u16;
         input.consume(24);
-        if link_type != LINK_TYPE_ETHERNET {
-            return Err(CaptureError::LinkType(link_type));
-        }
-        Ok(Self { input, format: Format::Pcap { order, nanoseconds }, done: false })
+        let link = LinkLayer::from_number(link_type).ok_or(CaptureError::LinkType(link_type))?;
+        Ok(Self { input, format: Format::Pcap { order, nanoseconds, link }, done: false })
     }
 
     /// The interfaces that the file has named so far; a pcap names none.
@@ -154,8 +156,8 @@ impl<R: Read> Reader<R> {
                 return Ok(None);
             }
             match &mut self.format {
-                Format::Pcap { order, nanoseconds } => {
-                    return pcap_record(&mut self.input, *order, *nanoseconds).map(Some);
+                Format::Pcap { order, nanoseconds, link } => {
+                    return pcap_record(&mut self.input, *order, *nanoseconds, *link).map(Some);
                 }
                 Format::Pcapng { order, interfaces } => {
                     if let Some(packet) = pcapng_block(&mut self.input, order, interfaces)? {
@@ -271,6 +273,7 @@ fn pcap_record<R: Read>(
     input: &mut Input<R>,
     order: Order,
     nanoseconds: bool,
+    link: LinkLayer,
 ) -> Result<CapturedPacket, CaptureError> {
     let header = input.peek(16)?;
     let word = |at| u64::from(order.u32(header, at));
@@ -282,7 +285,7 @@ fn pcap_record<R: Read>(
         return Err(input.damaged("a packet of more than 16 MiB"));
     }
     let len = 16 + len as usize;
-    let frame = input.peek(len)?[16..].to_vec();
+    let (frame, original_len) = link.ethernet(&input.peek(len)?[16..], original_len);
     input.consume(len);
     Ok(CapturedPacket { interface: 0, time: Some(time), original_len, frame, comments: Vec::new() })
 }
@@ -353,9 +356,10 @@ impl<'a> Block<'a> {
         if self.body.len() < 8 {
             return Err(Fault::Damaged("an interface description without its fields"));
         }
+        let link_type = self.order.u16(self.body, 0);
         let mut description = Description {
             interface: Interface::default(),
-            link_type: self.order.u16(self.body, 0),
+            link: LinkLayer::from_number(link_type).ok_or(link_type),
             snap_len: self.order.u32(self.body, 4),
             ticks_per_second: 1_000_000,
             offset_s: 0,
@@ -386,7 +390,7 @@ impl<'a> Block<'a> {
             return Err(Fault::Damaged("a packet block without its fields"));
         }
         let interface = if obsolete { u32::from(order.u16(body, 0)) } else { order.u32(body, 0) };
-        let description = ethernet_interface(known, interface)?;
+        let (description, link) = interface_of(known, interface)?;
         let len = order.u32(body, 12) as usize;
         let Some(frame) = body[20..].get(..len) else {
             return Err(Fault::Damaged("a packet reaches past the end of its block"));
@@ -394,18 +398,20 @@ impl<'a> Block<'a> {
         let ticks = u64::from(order.u32(body, 4)) << 32 | u64::from(order.u32(body, 8));
         let options = self.options(20 + len.next_multiple_of(4))?;
         let comments = options.into_iter().filter(|(code, _)| *code == 1);
+        let (frame, original_len) = link.ethernet(frame, order.u32(body, 16));
         Ok(CapturedPacket {
             interface,
             time: Some(description.time(ticks)),
-            original_len: order.u32(body, 16),
-            frame: frame.to_vec(),
+            original_len,
+            frame,
             comments: comments.map(|(_, value)| text(value)).collect(),
         })
     }
 
     /// A Simple Packet Block: of interface 0, without time; its length follows from the others.
     fn simple_packet(&self, known: &[Description]) -> Result<CapturedPacket, Fault> {
-        let snap_len = match ethernet_interface(known, 0)?.snap_len {
+        let (description, link) = interface_of(known, 0)?;
+        let snap_len = match description.snap_len {
             0 => usize::MAX,
             limit => limit as usize,
         };
@@ -414,13 +420,8 @@ impl<'a> Block<'a> {
         };
         let original_len = self.order.u32(self.body, 0);
         let len = data.len().min(snap_len).min(original_len as usize);
-        Ok(CapturedPacket {
-            interface: 0,
-            time: None,
-            original_len,
-            frame: data[..len].to_vec(),
-            comments: Vec::new(),
-        })
+        let (frame, original_len) = link.ethernet(&data[..len], original_len);
+        Ok(CapturedPacket { interface: 0, time: None, original_len, frame, comments: Vec::new() })
     }
 
     /// Code and value of the options from byte `at` on; an end mark is not needed.
@@ -450,14 +451,13 @@ impl Description {
     }
 }
 
-fn ethernet_interface(known: &[Description], number: u32) -> Result<&Description, Fault> {
+/// An interface and its link layer, where that can be read.
+fn interface_of(known: &[Description], number: u32) -> Result<(&Description, LinkLayer), Fault> {
     let Some(description) = known.get(number as usize) else {
         return Err(Fault::Damaged("a packet of an interface that the file does not describe"));
     };
-    if description.link_type != LINK_TYPE_ETHERNET {
-        return Err(Fault::LinkType(description.link_type));
-    }
-    Ok(description)
+    let link = description.link.map_err(Fault::LinkType)?;
+    Ok((description, link))
 }
 
 /// if_tsresol: a negative power of 2 where the high bit is set, of 10 otherwise.
@@ -563,7 +563,6 @@ impl<R: Read> Input<R> {
     }
 }
 
-const LINK_TYPE_ETHERNET: u16 = 1;
 const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
@@ -763,19 +762,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ethernet_capture_is_named() {
+    fn raw_ip_is_read_as_ethernet() {
+        let mut raw = pcap(false, false);
+        raw[20] = 101;
+        let (packets, error) = read(&raw);
+        assert!(error.is_none());
+        assert_eq!((packets[0].frame.len(), packets[0].original_len), (18, 18));
+        assert_eq!(packets[0].frame[12..], [8, 0, 0xA5, 0xA5, 0xA5, 0xA5]);
+        assert_eq!(packets[1].original_len, 104);
+
+        let idb = block(INTERFACE_DESCRIPTION, &[101, 0, 0, 0, 0, 0, 0, 0]);
+        let packet = block(SIMPLE_PACKET, &[4, 0, 0, 0, 0x60, 1, 2, 3]);
+        let (packets, error) = read(&[section(), idb, packet].concat());
+        assert!(error.is_none());
+        assert_eq!(packets[0].frame[12..], [0x86, 0xDD, 0x60, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
         let message =
             |bytes: &[u8]| read(bytes).1.map(|error| error.to_string()).unwrap_or_default();
         assert!(message(b"GIF89a").starts_with("not a capture: the file begins with 0x47494638"));
         assert!(message(b"").contains("cut off"), "{}", message(b""));
-        let mut linux_cooked = pcap(false, false);
-        linux_cooked[20] = 113;
-        assert!(message(&linux_cooked).starts_with("link type 113 is not Ethernet"));
+        let mut radio = pcap(false, false);
+        radio[20] = 127;
+        assert!(message(&radio).starts_with("link type 127 is not one that can be read"));
 
-        let idb = block(INTERFACE_DESCRIPTION, &[113, 0, 0, 0, 0, 0, 0, 0]);
+        let idb = block(INTERFACE_DESCRIPTION, &[127, 0, 0, 0, 0, 0, 0, 0]);
         let packet = block(ENHANCED_PACKET, &[0; 20]);
         let other = [section(), idb, packet.clone()].concat();
-        assert!(message(&other).starts_with("link type 113 is not Ethernet"));
+        assert!(message(&other).starts_with("link type 127 is not one that can be read"));
         let unknown = [section(), packet].concat();
         assert!(
             message(&unknown).contains("byte 28: a packet of an interface"),

@@ -5,5 +5,6 @@
 #![deny(unsafe_code)]
 
 pub mod capture;
+mod link_layer;
 pub mod pci;
 pub mod probe;

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod ernic_node;
-mod ladder;
+pub mod ladder;
 mod link;
 mod model;
 mod native_node;

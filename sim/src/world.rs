@@ -11,6 +11,7 @@ use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
 
+use crate::ladder::Remark;
 use crate::link::{Direction, DropRule, Goal, LinkConfig, Loss, Traffic};
 use crate::random::Random;
 
@@ -130,6 +131,11 @@ pub trait Observer {
     /// What follows is this kind of work. Called at every change.
     fn activity(&mut self, what: Activity) {
         let _ = what;
+    }
+
+    /// A station noticed something that is no frame.
+    fn remark(&mut self, remark: &Remark) {
+        let _ = remark;
     }
 
     /// A message was compared with what was sent, and is right.

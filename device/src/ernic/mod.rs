@@ -6,12 +6,17 @@
 //! | `profile`, `map` | which document's reading; from address to register |
 //! | `registers_io`, `effects` | accesses: what may be written, and what else that does |
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
+//! | `demote` | a row without its behaviour, for the rows' tests |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
+//! | `explain` | what values mean, what causes them, what to do |
 //!
 //! Values with their home in the engine are not stored here, and the engine is never stored here: it
 //! comes as an argument. Knows no packet headers beyond the opcode table.
 
+pub mod contradictions;
+mod demote;
 mod effects;
+pub mod explain;
 mod map;
 mod profile;
 mod queues;
@@ -29,6 +34,7 @@ use alloc::vec::Vec;
 
 use softrnic_engine::{Engine, EngineConfig, Port, Reason, Train, Verdict};
 
+pub use demote::Demotion;
 pub use map::{Location, Map};
 pub use profile::Profile;
 pub use registers::{ROWS, Register};
@@ -37,6 +43,7 @@ pub use view::View;
 
 use crate::memory::Memory;
 use crate::nic::{Device, Nic};
+use demote::Demoted;
 use queues::QueuePair;
 use region::Regions;
 use registers::{KEPT_GLOBAL, bits};
@@ -57,11 +64,19 @@ pub struct ErnicConfig {
     pub lenient_indices: bool,
     /// Tag for every frame that leaves. No register has it: real designs tag outside of ERNIC.
     pub vlan_tci: Option<u16>,
+    /// A row that has lost its behaviour. For tests that check that a row has any.
+    pub demoted: Option<(Register, Demotion)>,
 }
 
 impl Default for ErnicConfig {
     fn default() -> Self {
-        Self { profile: Profile::V4_0, num_qp: 2048, lenient_indices: false, vlan_tci: None }
+        Self {
+            profile: Profile::V4_0,
+            num_qp: 2048,
+            lenient_indices: false,
+            vlan_tci: None,
+            demoted: None,
+        }
     }
 }
 
@@ -73,6 +88,7 @@ const SIDE_BAND_LEN: usize = 256;
 pub struct Ernic {
     map: Map,
     lenient_indices: bool,
+    demoted: Option<Demoted>,
     status: Status,
     regions: Regions,
     /// By queue pair number; number 0 is never used.
@@ -115,6 +131,9 @@ impl Ernic {
         Self {
             map: Map { profile: config.profile, num_qp },
             lenient_indices: config.lenient_indices,
+            demoted: config.demoted.map(|(register, demotion)| {
+                Demoted::new(register, demotion, config.profile.reset(register))
+            }),
             status: Status::new(global_reset(&config.profile)),
             regions: Regions::new(),
             qps: vec![QueuePair::RESET; usize::from(num_qp)].into_boxed_slice(),
@@ -254,6 +273,9 @@ impl<M: Memory> Nic<Ernic, M> {
         device.side_band.clear();
         device.side_band_lost = 0;
         device.regions.reset();
+        if let Some(demoted) = &mut device.demoted {
+            demoted.reset();
+        }
         let port = Port { vlan_tci: self.engine.port().vlan_tci, ..ERNIC_PORT };
         if *self.engine.port() != port {
             self.engine.set_port(port);

@@ -68,12 +68,19 @@ impl<M: Memory> Nic<Ernic, M> {
     /// Reads a register by its row.
     #[must_use]
     pub fn read_register(&self, at: Location) -> u32 {
+        if let Some(demoted) = self.device.demoted.as_ref().filter(|demoted| demoted.is(at)) {
+            return demoted.read(at);
+        }
         let masks = &MASKS[at.register as usize];
         let kept = if masks.kept == 0 { 0 } else { self.device.kept(at) & masks.kept };
         kept | self.read_effect(at)
     }
 
     fn write_register(&mut self, at: Location, value: u32) -> Result<(), Reason> {
+        if let Some(demoted) = self.device.demoted.as_mut().filter(|demoted| demoted.is(at)) {
+            demoted.write(at, value);
+            return Ok(());
+        }
         let masks = &MASKS[at.register as usize];
         let mut mask = masks.writable | masks.clear;
         if masks.overridable != 0 && self.overrides(at) {

@@ -5,12 +5,13 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
-use super::headers::{Syndrome, nak_code};
+use super::headers::Syndrome;
 use super::opcode::{self, Ext};
 use super::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL, ETHERTYPE_ROCE_V1,
     ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, GRH_NEXT_HEADER_BTH, ROCE_V2_UDP_PORT, flow_control,
 };
+use crate::explain::nak_name;
 use crate::numbers::rnr_timer_ns;
 
 /// How a field is printed.
@@ -219,15 +220,7 @@ pub(super) fn syndrome(byte: u64) -> String {
             format!("RNR NAK, timer {} us", rnr_timer_ns(code) / 1000)
         }
         Syndrome::Nak(code) => {
-            let meaning = match code {
-                nak_code::PSN_SEQUENCE => "PSN sequence error",
-                nak_code::INVALID_REQUEST => "invalid request",
-                nak_code::REMOTE_ACCESS => "remote access error",
-                nak_code::REMOTE_OPERATIONAL => "remote operational error",
-                nak_code::INVALID_RD_REQUEST => "invalid RD request",
-                _ => "reserved code",
-            };
-            format!("NAK, {meaning}")
+            format!("NAK, {}", nak_name(code))
         }
         Syndrome::Reserved(_) => "reserved".to_string(),
     }
