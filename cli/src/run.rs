@@ -182,8 +182,13 @@ fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 3]) -> i
     out.flush()
 }
 
+/// Comments of a frame at most; more rules than that on one frame go unsaid.
+const COMMENTS_MAX: usize = 16;
+
 /// Writes the capture, takes the time, shows progress.
 struct Recorder {
+    /// Fault rules in words.
+    faults: Vec<String>,
     capture: Writer<BufWriter<File>>,
     /// The first error; nothing is written after it.
     error: Option<io::Error>,
@@ -215,7 +220,8 @@ impl Recorder {
         let capture = open().with_context(|| format!("cannot write {}", path.display()))?;
         let total = scenario.phases.iter().map(|phase| phase.count).sum();
         let progress = Progress { began: Instant::now(), total, seen: 0, bar: None };
-        Ok(Self { capture, error: None, clock: Clock::start(Duration::ZERO), progress })
+        let faults = scenario.fault_labels();
+        Ok(Self { faults, capture, error: None, clock: Clock::start(Duration::ZERO), progress })
     }
 
     fn finish(self) -> anyhow::Result<()> {
@@ -240,12 +246,16 @@ impl Observer for Recorder {
             fate => format!("{fate:#}"),
         };
         let again = if sighting.retransmission { "retransmission" } else { "" };
-        let comments = match (again, fate.as_str()) {
-            ("", "") => &[][..],
-            ("", fate) => &[fate],
-            (again, "") => &[again],
-            (again, fate) => &[again, fate],
-        };
+        let copy = if sighting.copy { "copy" } else { "" };
+        let mut comments = [""; COMMENTS_MAX];
+        let rules = sighting.faults.iter().filter_map(|&rule| self.faults.get(rule));
+        let said = [again, copy, fate.as_str()].into_iter().filter(|text| !text.is_empty());
+        let mut count = 0;
+        for (comment, text) in comments.iter_mut().zip(said.chain(rules.map(String::as_str))) {
+            *comment = text;
+            count += 1;
+        }
+        let comments = &comments[..count];
         let interface = u32::try_from(sighting.link).unwrap_or(u32::MAX);
         let written = self.capture.packet(interface, sighting.at, sighting.frame, comments);
         self.error = written.err();

@@ -4,7 +4,10 @@
 //! Knows no operating system and no wall clock: files, screens and real time are the caller's.
 #![forbid(unsafe_code)]
 
+pub mod campaign;
+mod check;
 mod ernic_node;
+pub mod fault;
 pub mod ladder;
 mod link;
 mod model;
@@ -16,15 +19,17 @@ mod random;
 mod report;
 mod scenario;
 mod simulation;
+mod source;
+mod words;
 mod world;
 
 pub use ladder::{Ladder, describe_frame};
-pub use link::{DropRule, ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
+pub use link::{ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
 pub use model::Model;
 pub use node::NodeError;
 pub use pair::ErnicPair;
 pub use random::Random;
-pub use report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+pub use report::{FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, Report};
 pub use scenario::{
     DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
     Scenario, ScenarioError,

@@ -22,6 +22,32 @@ pub struct Report {
     pub phases: Vec<PhaseReport>,
     /// One for each node.
     pub nodes: Vec<NodeReport>,
+    /// One for each fault rule, those that never fired too.
+    pub faults: Vec<FaultReport>,
+}
+
+/// What a fault rule has done.
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultReport {
+    /// Its number, name and meaning, in words.
+    pub rule: String,
+    /// Frames or calls that it looked for, but for probability, `nth` and `times`.
+    pub matched: u64,
+    /// How often it fired.
+    pub fired: u64,
+    /// When and on what, the first thousand times.
+    pub firings: Vec<FiringReport>,
+}
+
+/// One firing of a fault rule.
+#[derive(Clone, Debug, Serialize)]
+pub struct FiringReport {
+    /// Virtual time.
+    pub at_ns: u64,
+    /// At which node.
+    pub node: String,
+    /// The frame as it was before, in words.
+    pub what: String,
 }
 
 /// One phase.

@@ -10,12 +10,15 @@ use sha2::{Digest, Sha256};
 use softrnic_engine::{Nanos, REASON_ROWS, Reason};
 
 use crate::ernic_node::ErnicNode;
+use crate::fault::{Injector, Tally};
 use crate::ladder::describe_frame;
-use crate::link::{DropRule, Traffic};
+use crate::link::Traffic;
 use crate::native_node::NativeNode;
 use crate::node::{Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::payload::{POISON, Payload, difference};
-use crate::report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+use crate::report::{
+    FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, Report,
+};
 use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
 use crate::world::{Activity, Fate, Observer, Sighting, World};
 
@@ -54,7 +57,8 @@ impl Simulation {
     ) -> Result<Self, SetupError> {
         let lengths = files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64));
         scenario.set_file_lengths(&lengths.collect()).map_err(SetupError::File)?;
-        let mut world = World::new(scenario.seed);
+        let faults = Injector::new(scenario.faults.clone(), scenario.seed);
+        let mut world = World::new(faults);
         let queue_pairs = u16::try_from(scenario.phases.len()).unwrap_or(u16::MAX);
         for (i, memory_len) in scenario.memory().into_iter().enumerate() {
             let spec = &scenario.nodes[i];
@@ -91,6 +95,7 @@ impl Simulation {
         };
         let watch =
             Watch { inner: observer, refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        self.world.start_phase(index);
         let mut run = Run::new(&self.scenario, phase, payload, &mut self.world, watch);
         run.execute();
         let report = run.report();
@@ -115,6 +120,9 @@ impl Simulation {
                 refused,
             });
         }
+        let labels = self.scenario.fault_labels();
+        let tallies = labels.into_iter().zip(self.world.faults().tallies());
+        let faults = tallies.map(|(rule, tally)| self.fault_report(rule, tally)).collect();
         let all_ran = self.phases.len() == self.scenario.phases.len();
         Report {
             scenario: self.scenario.name,
@@ -122,7 +130,20 @@ impl Simulation {
             passed: all_ran && self.phases.iter().all(|phase| phase.failure_count == 0),
             phases: self.phases,
             nodes,
+            faults,
         }
+    }
+}
+
+impl Simulation {
+    fn fault_report(&self, rule: String, tally: &Tally) -> FaultReport {
+        let firings = tally.firings.iter().map(|firing| FiringReport {
+            at_ns: firing.at.0,
+            node: self.scenario.nodes[firing.node].name.clone(),
+            what: firing.what.clone(),
+        });
+        let (matched, fired) = (tally.matched, tally.fired);
+        FaultReport { rule, matched, fired, firings: firings.collect() }
     }
 }
 
@@ -236,16 +257,7 @@ impl<'a> Run<'a> {
     fn prepare(&mut self) -> Result<(), NodeError> {
         let phase = self.phase;
         let ends = [phase.from, phase.to];
-        let link = self.scenario.links.iter().find(|l| l.between.contains(&phase.from));
-        let loss = phase.loss.or(link.map(|l| l.config.loss)).unwrap_or(0.0);
         for end in ends {
-            let rules: Vec<DropRule> = phase
-                .drops
-                .iter()
-                .filter(|(from, _)| *from == end)
-                .map(|(_, rule)| *rule)
-                .collect();
-            self.world.set_faults(end, loss, &rules);
             let node = self.world.station_mut(end);
             let area = node.area();
             let area_len = usize::try_from(area.len).unwrap_or(usize::MAX);
@@ -556,6 +568,7 @@ impl<'a> Run<'a> {
             bytes: now.bytes - self.before.bytes,
             retransmissions: now.retransmissions - self.before.retransmissions,
             lost: now.lost - self.before.lost,
+            copies: now.copies - self.before.copies,
         }
     }
 
@@ -625,6 +638,7 @@ const fn sum(a: Traffic, b: Traffic) -> Traffic {
         bytes: a.bytes + b.bytes,
         retransmissions: a.retransmissions + b.retransmissions,
         lost: a.lost + b.lost,
+        copies: a.copies + b.copies,
     }
 }
 
