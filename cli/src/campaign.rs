@@ -19,9 +19,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use softrnic_host::capture::{Interface, Writer};
 use softrnic_sim::campaign::{Plan, play_watched, random_plan, shrink, trial};
-use softrnic_sim::{Observer, Sighting};
-
-use crate::run::comments_of;
+use softrnic_sim::{Fate, Observer, Sighting};
 
 /// Which part of a campaign to play: part K of N, K from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +32,9 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once('/').and_then(|(part, of)| {
-            Some(Self { part: part.parse().ok()?, of: of.parse().ok()? })
-        });
+        let numbers = text
+            .split_once('/')
+            .and_then(|(part, of)| Some(Self { part: part.parse().ok()?, of: of.parse().ok()? }));
         numbers.filter(|shard| (1..=shard.of).contains(&shard.part)).ok_or_else(|| {
             format!("{text:?} is no part: write K/N with K from 1 to N, such as 1/4")
         })
@@ -244,7 +242,11 @@ fn print_summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
         summary.faults_fired,
         summary.virtual_s
     )?;
-    writeln!(out, "  {:.1} s on {} threads, {} build", summary.wall_s, summary.threads, summary.build)
+    writeln!(
+        out,
+        "  {:.1} s on {} threads, {} build",
+        summary.wall_s, summary.threads, summary.build
+    )
 }
 
 fn progress(worlds: u64) -> ProgressBar {
@@ -269,7 +271,10 @@ pub(crate) fn replay(path: &Path, text: &str, out: &Path, json: bool) -> anyhow:
     let open = || -> io::Result<_> {
         let name = "switch".to_owned();
         let description = "all nodes' port; virtual time of arrival".to_owned();
-        Writer::new(BufWriter::new(File::create(&capture_path)?), &[Interface { name, description }])
+        Writer::new(
+            BufWriter::new(File::create(&capture_path)?),
+            &[Interface { name, description }],
+        )
     };
     let capture = open().with_context(|| format!("cannot write {}", capture_path.display()))?;
     let mut tap = Tap { capture, error: None };
@@ -328,7 +333,17 @@ struct Tap {
 impl Observer for Tap {
     fn frame(&mut self, sighting: &Sighting<'_>) {
         if self.error.is_none() {
-            let comments = comments_of(sighting);
+            let mut comments = Vec::new();
+            if sighting.retransmission {
+                comments.push("retransmission".to_owned());
+            }
+            if sighting.copy {
+                comments.push("copy".to_owned());
+            }
+            if sighting.fate != Fate::Delivered {
+                comments.push(format!("{:#}", sighting.fate));
+            }
+            comments.extend(sighting.faults.iter().map(|rule| format!("fault {}", rule + 1)));
             let comments: Vec<_> = comments.iter().map(String::as_str).collect();
             let written = self.capture.packet(0, sighting.at, sighting.frame, &comments);
             self.error = written.err();

@@ -12,6 +12,7 @@ use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
 
 use crate::fault::{self, Injector, Outcome};
+use crate::ladder::Remark;
 use crate::link::{Direction, Goal, LinkConfig, Loss, Traffic};
 
 /// What can stand at the end of a link: the calls of [`Nic`].
@@ -134,6 +135,11 @@ pub trait Observer {
     /// What follows is this kind of work. Called at every change.
     fn activity(&mut self, what: Activity) {
         let _ = what;
+    }
+
+    /// A station noticed something that is no frame.
+    fn remark(&mut self, remark: &Remark) {
+        let _ = remark;
     }
 
     /// A message was compared with what was sent, and is right.

@@ -42,11 +42,7 @@ const PROTECTION_DOMAIN: u32 = 1;
 const DEVICE_LEN: u32 = 4 << 20;
 
 impl ErnicNode {
-    pub(crate) fn new(
-        spec: &NodeSpec,
-        queue_pairs: u16,
-        len: u32,
-    ) -> Result<Self, NodeError> {
+    pub(crate) fn new(spec: &NodeSpec, queue_pairs: u16, len: u32) -> Result<Self, NodeError> {
         let (profile, map) = match spec.profile {
             ProfileKind::V40 => (Profile::V4_0, Map::V4_0),
             ProfileKind::V40Silicon => (Profile::V4_0_SILICON, Map::V4_0_SILICON),

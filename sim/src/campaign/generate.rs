@@ -3,13 +3,9 @@
 //! Sizes are small on purpose: what goes wrong in large worlds goes wrong in small ones, too, and a
 //! small one is quick to play and easy to read.
 
-use super::plan::{
-    Class, ConnectionPlan, Flaw, Kind, MessagePlan, NodePlan, Plan, ServiceKind,
-};
+use super::plan::{Class, ConnectionPlan, Flaw, Kind, MessagePlan, NodePlan, Plan, ServiceKind};
 use crate::check::Atomics;
-use crate::fault::{
-    Action, Change, Corruption, Cut, Direction, Field, Match, Rule, Rules, Spot,
-};
+use crate::fault::{Action, Change, Corruption, Cut, Direction, Field, Match, Rule, Rules, Spot};
 use crate::random::Random;
 use crate::scenario::{FaceKind, ProfileKind};
 
@@ -155,8 +151,8 @@ fn message(dice: &mut Dice, plan: &Plan, at_ns: u64, adds: &mut [[usize; 2]]) ->
     let number = dice.below(plan.connection.len() as u64) as usize;
     let from = dice.below(2) as usize;
     let connection = &plan.connection[number];
-    let native = [from, 1 - from]
-        .map(|side| plan.node[connection.nodes[side]].face == FaceKind::Native);
+    let native =
+        [from, 1 - from].map(|side| plan.node[connection.nodes[side]].face == FaceKind::Native);
     let mut kind = match connection.service {
         ServiceKind::Ud => dice.pick(&[Kind::Send, Kind::SendImm]),
         ServiceKind::Uc => dice.pick(&[Kind::Send, Kind::SendImm, Kind::Write, Kind::WriteImm]),
@@ -229,7 +225,12 @@ fn message(dice: &mut Dice, plan: &Plan, at_ns: u64, adds: &mut [[usize; 2]]) ->
 fn fit_receive_buffers(plan: &mut Plan) {
     let needed = |plan: &Plan, number: usize| {
         let of = plan.message.iter().filter(|m| m.connection == number && m.flaw.is_none());
-        of.filter(|m| m.kind.is_send()).map(|m| m.len).max().unwrap_or(0).max(256).next_power_of_two()
+        of.filter(|m| m.kind.is_send())
+            .map(|m| m.len)
+            .max()
+            .unwrap_or(0)
+            .max(256)
+            .next_power_of_two()
     };
     let mut lens: Vec<_> = (0..plan.connection.len()).map(|n| needed(plan, n)).collect();
     // One queue serves all connections of a node.

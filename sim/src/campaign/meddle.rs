@@ -31,7 +31,11 @@ impl Meddle {
                 let mut random = random.clone();
                 let seed = random.next_u64();
                 let random = Random::new(seed, number as u64);
-                if matches!(self, Self::Masked(_)) { Self::Masked(random) } else { Self::Inject(random) }
+                if matches!(self, Self::Masked(_)) {
+                    Self::Masked(random)
+                } else {
+                    Self::Inject(random)
+                }
             }
             other => other.clone(),
         }
@@ -124,7 +128,8 @@ fn turn_masked(frame: &mut [u8], random: &mut Random) {
 fn unheard(frame: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let packet = parse(frame).ok()?;
     let (l3, bth, end) = (packet.l3_offset(), packet.bth_offset(), packet.icrc_offset());
-    let (network, cnp) = (packet.network, packet.bth.opcode == softrnic_engine::packet::opcode::CNP);
+    let (network, cnp) =
+        (packet.network, packet.bth.opcode == softrnic_engine::packet::opcode::CNP);
     if cnp {
         return None;
     }

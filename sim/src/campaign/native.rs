@@ -51,8 +51,7 @@ const QKEY: u32 = 0x1111_1111;
 
 impl NativeNode {
     pub(crate) fn new(spec: &NodeSpec, plan: &NodePlan, len: u32) -> Result<Self, NodeError> {
-        let port =
-            Port { mac: spec.mac, ipv4: spec.ipv4, ipv6: spec.ipv6, ..Port::default() };
+        let port = Port { mac: spec.mac, ipv4: spec.ipv4, ipv6: spec.ipv6, ..Port::default() };
         let mut ram = Ram::new(MEMORY_BASE, len as usize);
         ram.slice_mut(MEMORY_BASE, len as usize)?.fill(POISON);
         let mut nic = Nic::verbs(port, ram);
@@ -68,7 +67,19 @@ impl NativeNode {
         let polled = vec![WorkCompletion::default(); 16];
         let (ends, receive_keys) = (Vec::new(), Vec::new());
         let plan = plan.clone();
-        Ok(Self { nic, arena, len, pd, plan, shared_cq, shared_rq, ends, cqs, receive_keys, polled })
+        Ok(Self {
+            nic,
+            arena,
+            len,
+            pd,
+            plan,
+            shared_cq,
+            shared_rq,
+            ends,
+            cqs,
+            receive_keys,
+            polled,
+        })
     }
 
     fn buffer(&self, buffer: Bytes) -> Sge {
@@ -91,8 +102,10 @@ impl NativeNode {
             return Some(Report::Done { end, id: done.wr_id as u16, ended });
         }
         // The buffer's address and length are its name.
-        let buffer =
-            Bytes { address: MEMORY_BASE + (done.wr_id & 0xFFFF_FFFF), len: (done.wr_id >> 32 & 0xFF_FFFF) as u32 };
+        let buffer = Bytes {
+            address: MEMORY_BASE + (done.wr_id & 0xFFFF_FFFF),
+            len: (done.wr_id >> 32 & 0xFF_FFFF) as u32,
+        };
         let skip = if self.ends[end].service == ServiceKind::Ud { GRH_AREA } else { 0 };
         Some(Report::Arrived {
             end,
@@ -265,7 +278,8 @@ impl Software for NativeNode {
         let payload = Payload::Sges(&sges[..count as usize]);
         let (wr_id, signaled) = (request.id.into(), request.signaled);
         let (solicited, fence) = (request.solicited, request.fence);
-        self.nic.post_send(qpn, &SendRequest { wr_id, op, payload, signaled, solicited, fence, ud })?;
+        self.nic
+            .post_send(qpn, &SendRequest { wr_id, op, payload, signaled, solicited, fence, ud })?;
         Ok(())
     }
 

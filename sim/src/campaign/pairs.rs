@@ -31,7 +31,9 @@ pub(super) fn play_paired(plan: &Plan, first: &Outcome) -> Vec<Violation> {
     };
     let again = |meddle: &Meddle| play_with(plan, meddle, &mut ()).traces;
     match drawn % 5 {
-        0 => same("P-24", &first.traces, &play(plan).traces, true, "plays otherwise the second time"),
+        0 => {
+            same("P-24", &first.traces, &play(plan).traces, true, "plays otherwise the second time")
+        }
         1 => {
             let injected = again(&Meddle::Inject(random));
             same("P-11", &first.traces, &injected, true, "a frame that nobody may hear is felt");

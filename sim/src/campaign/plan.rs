@@ -314,9 +314,13 @@ impl Plan {
                 && (1..=1024).contains(&c.receives)
                 && c.receive_len.is_power_of_two()
                 && (256..=1 << 20).contains(&c.receive_len);
-            let text = "outstanding and receives are 1 to 1024, receive_len is a power of two from 256 on";
+            let text =
+                "outstanding and receives are 1 to 1024, receive_len is a power of two from 256 on";
             require(sizes, &format!("connection {i}: {text}"))?;
-            require((1..=31).contains(&c.ack_timeout), &format!("connection {i}: ack_timeout is 1 to 31"))?;
+            require(
+                (1..=31).contains(&c.ack_timeout),
+                &format!("connection {i}: ack_timeout is 1 to 31"),
+            )?;
             let native = |node: usize| self.node[node].face == FaceKind::Native;
             let faces = c.service == ServiceKind::Rc || (native(a) && native(b));
             require(faces, &format!("connection {i}: ERNIC has reliable connections only"))?;
@@ -326,11 +330,5 @@ impl Plan {
             require(known, &format!("message {i}: connection, from or len is out of range"))?;
         }
         Ok(())
-    }
-
-    /// The node that posts a message, and its peer.
-    pub(crate) fn ends_of(&self, message: &MessagePlan) -> (usize, usize) {
-        let nodes = self.connection[message.connection].nodes;
-        (nodes[message.from], nodes[1 - message.from])
     }
 }

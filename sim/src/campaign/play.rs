@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use softrnic_engine::{Nanos, Room, Service, State, Train, Verdict};
+use softrnic_engine::{Nanos, Room, State, Train, Verdict};
 
 use super::ernic::ErnicNode;
 use super::meddle::Meddle;
@@ -91,8 +91,7 @@ struct Seat {
 impl Station for Seat {
     fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
         let mut own = Vec::new();
-        let before = self.meddle.before(frame);
-        for injected in before {
+        if let Some(injected) = self.meddle.before(frame) {
             // Judged and counted as any other frame, by the checkers too.
             self.hand_over(now, &injected);
         }
@@ -196,6 +195,8 @@ struct Play<'a> {
     /// Receive buffers that software has blanked.
     blanked: BTreeSet<(usize, u64)>,
     reports: Vec<Report>,
+    /// Software has looked for the first time.
+    looked: bool,
 }
 
 /// Guard bytes between things.
@@ -244,6 +245,7 @@ impl<'a> Play<'a> {
             failed: 0,
             blanked: BTreeSet::new(),
             reports: Vec::new(),
+            looked: false,
         };
         for (number, connection) in plan.connection.iter().enumerate() {
             play.open(number, connection)?;
@@ -409,36 +411,53 @@ impl<'a> Play<'a> {
     }
 
     fn run(&mut self, observer: &mut dyn Observer) -> Outcome {
-        for node in 0..self.plan.node.len() {
-            if let Err(error) = self.software(node) {
-                return stopped(self.world.now(), &error);
-            }
-        }
         let mut steps = 0;
-        while let Some(node) = self.world.step(observer) {
-            steps += 1;
-            if steps > STEPS_MAX {
-                let now = self.world.now();
-                self.findings.add("P-06", now, || "the world does not come to an end".to_owned());
-                break;
-            }
-            if let Err(error) = self.software(node) {
-                return stopped(self.world.now(), &error);
+        // At first, and when the wires are silent, every node's software looks: what leaves without
+        // being answered completes unheard.
+        while self.everybody_looks() {
+            while let Some(node) = self.world.step(observer) {
+                steps += 1;
+                if steps > STEPS_MAX {
+                    let now = self.world.now();
+                    let text = || "the world does not come to an end".to_owned();
+                    self.findings.add("P-06", now, text);
+                    return self.finish();
+                }
+                if let Err(error) = self.software(node) {
+                    return stopped(self.world.now(), &error);
+                }
             }
         }
         self.finish()
+    }
+
+    /// Returns whether anything has changed since they looked last.
+    fn everybody_looks(&mut self) -> bool {
+        let seen = |play: &Self| {
+            let ends =
+                play.ends.iter().map(|e| (e.queue.len(), e.delivery.outstanding(), e.flushed));
+            ends.collect::<Vec<_>>()
+        };
+        let (before, first) = (seen(self), self.world.now() == Nanos(0) && !self.looked);
+        self.looked = true;
+        for node in 0..self.plan.node.len() {
+            if let Err(error) = self.software(node) {
+                let (now, text) = (self.world.now(), error.to_string());
+                self.findings.add("software", now, || text);
+            }
+        }
+        first || seen(self) != before
     }
 
     /// A node's software looks at what has happened, and does what it can.
     fn software(&mut self, node: usize) -> Result<(), NodeError> {
         let now = self.world.now();
         let mut reports = core::mem::take(&mut self.reports);
-        loop {
+        // Posting may complete something at once.
+        let mut again = true;
+        while again {
             reports.clear();
             self.world.station_mut(node).node.poll(&mut reports)?;
-            if reports.is_empty() {
-                break;
-            }
             for report in &reports {
                 match *report {
                     Report::Done { end, id, ended } => {
@@ -451,16 +470,17 @@ impl<'a> Play<'a> {
                     }
                 }
             }
-        }
-        self.reports = reports;
-        let mut wake = Nanos::NEVER;
-        for end in 0..self.ends.len() {
-            if self.ends[end].node == node {
-                self.release(now, end)?;
-                self.post(now, end)?;
-                wake = wake.min(self.next_wish(now, end));
+            again = !reports.is_empty();
+            for end in 0..self.ends.len() {
+                if self.ends[end].node == node {
+                    self.release(now, end)?;
+                    again |= self.post(now, end)?;
+                }
             }
         }
+        self.reports = reports;
+        let own = (0..self.ends.len()).filter(|&end| self.ends[end].node == node);
+        let wake = own.map(|end| self.next_wish(now, end)).min().unwrap_or(Nanos::NEVER);
         self.world.station_mut(node).wake = wake;
         Ok(())
     }
@@ -497,7 +517,8 @@ impl<'a> Play<'a> {
         qp.is_none_or(|qp| matches!(qp.state(), State::Error | State::Sqe))
     }
 
-    fn post(&mut self, now: Nanos, end: usize) -> Result<(), NodeError> {
+    /// Posts what may be posted now; returns whether there was anything to do.
+    fn post(&mut self, now: Nanos, end: usize) -> Result<bool, NodeError> {
         let state = &self.ends[end];
         let connection = &self.plan.connection[state.connection];
         let ernic = self.plan.node[state.node].face == FaceKind::Ernic;
@@ -506,9 +527,10 @@ impl<'a> Play<'a> {
             self.world.station_mut(node).node.flush(local)?;
             self.ends[end].flushed = true;
             self.ends[end].queue.clear();
-            return self.software(node);
+            return Ok(true);
         }
         let limit = connection.outstanding as usize;
+        let mut posted = false;
         while let Some(&message) = self.ends[end].queue.front() {
             let state = &self.ends[end];
             let room = limit - state.delivery.outstanding().min(limit);
@@ -517,8 +539,9 @@ impl<'a> Play<'a> {
             }
             let last = room == 1 || state.queue.len() == 1;
             self.post_one(end, message, last)?;
+            posted = true;
         }
-        Ok(())
+        Ok(posted)
     }
 
     /// `last`: software must hear of it, or it would never post again.
@@ -678,14 +701,15 @@ impl<'a> Play<'a> {
         let state = &mut self.ends[end];
         state.trace = mix(state.trace ^ mix(arrival.len.unwrap_or(0).into()));
         let direction = &mut self.ends[peer].delivery;
-        let len =
-            direction.arrived(now, own, arrival.len, arrival.immediate, &mut self.findings);
+        let len = direction.arrived(now, own, arrival.len, arrival.immediate, &mut self.findings);
         let used = if arrival.by_write { 0 } else { (skip + len).min(buffer.len) as usize };
         // A message that was given up may have left its beginning (UC).
         let clean = connection.service != ServiceKind::Uc && self.plan.class != Class::Hostile;
         let behind = bytes[used..].iter().position(|&byte| byte != POISON);
         self.findings.require(behind.is_none() || !known || !clean, "P-03", now, || {
-            format!("node n{node}: a byte behind a message of {len} bytes in its buffer has changed")
+            format!(
+                "node n{node}: a byte behind a message of {len} bytes in its buffer has changed"
+            )
         });
         self.blanked.insert((node, buffer.address));
         let memory = self.world.station_mut(node).node.memory_mut();
@@ -711,13 +735,22 @@ impl<'a> Play<'a> {
             let depths = [0, 1].into_iter().all(|side| {
                 connection_plan.max_rd_atomic[side] <= connection_plan.max_dest_rd_atomic[1 - side]
             });
-            let must_arrive = self.plan.class == Class::Gentle
-                && flawless
-                && partition
-                && budget
-                && depths;
+            let must_arrive =
+                self.plan.class == Class::Gentle && flawless && partition && budget && depths;
             let findings = &mut self.findings;
             self.ends[end].delivery.finish(now, dead, must_arrive, findings);
+            if connection_plan.service == ServiceKind::Ud {
+                let receiver = &self.ends[peer];
+                let (node, qpn) = (receiver.node, softrnic_engine::Qpn::new(receiver.qpn));
+                let taken = self.world.station_mut(node).check.end(qpn).map_or(0, |e| e.received);
+                let arrivals = self.ends[end].delivery.arrivals();
+                self.findings.require(arrivals <= taken as usize, "P-22", now, || {
+                    format!(
+                        "connection {connection}: {taken} datagrams give {arrivals} completions"
+                    )
+                });
+            }
+            let findings = &mut self.findings;
             let asker = &self.ends[peer].atomics;
             let memory = self.world.station(node).node.memory();
             let cell = |at: u64| {
@@ -756,7 +789,12 @@ impl<'a> Play<'a> {
         outcome.violations.sort_by_key(|violation| violation.at);
         for end in &self.ends {
             let qpn = softrnic_engine::Qpn::new(end.qpn);
-            let watched = self.world.station_mut(end.node).check.end(qpn).map(|e| (e.trace, e.timeless_trace));
+            let watched = self
+                .world
+                .station_mut(end.node)
+                .check
+                .end(qpn)
+                .map(|e| (e.trace, e.timeless_trace));
             let (timed, timeless) = watched.unwrap_or_default();
             let (timed, timeless) = (mix(timed ^ end.trace), mix(timeless ^ end.trace));
             outcome.digest = mix(outcome.digest ^ timed ^ end.side as u64);

@@ -14,12 +14,24 @@ pub fn shrink(plan: &Plan, invariant: &str) -> Plan {
     let mut tries = 0;
     loop {
         let before = size(&best);
-        drop_some(&mut best, invariant, &mut tries, |p| p.faults.0.len(), |p, i, n| {
-            p.faults.0.drain(i..i + n);
-        });
-        drop_some(&mut best, invariant, &mut tries, |p| p.message.len(), |p, i, n| {
-            p.message.drain(i..i + n);
-        });
+        drop_some(
+            &mut best,
+            invariant,
+            &mut tries,
+            |p| p.faults.0.len(),
+            |p, i, n| {
+                p.faults.0.drain(i..i + n);
+            },
+        );
+        drop_some(
+            &mut best,
+            invariant,
+            &mut tries,
+            |p| p.message.len(),
+            |p, i, n| {
+                p.message.drain(i..i + n);
+            },
+        );
         drop_some(&mut best, invariant, &mut tries, |p| p.connection.len(), remove_connections);
         drop_some(&mut best, invariant, &mut tries, |p| p.node.len(), remove_nodes);
         if size(&best) == before || tries >= TRIES_MAX {
@@ -46,6 +58,11 @@ fn drop_some(
         while at + run <= count(best) && *tries < TRIES_MAX {
             let mut smaller = best.clone();
             remove(&mut smaller, at, run);
+            // What is still used does not go.
+            if size(&smaller) == size(best) {
+                at += run;
+                continue;
+            }
             *tries += 1;
             if fails_so(&smaller, invariant) {
                 *best = smaller;

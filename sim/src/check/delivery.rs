@@ -83,7 +83,16 @@ impl Delivery {
     pub(crate) fn posted(&mut self, message: Message) {
         let Message { number, kind, len, immediate, pattern, signaled, heard } = message;
         let ended = None;
-        self.items.push(Item { message: number, kind, len, immediate, pattern, signaled, heard, ended });
+        self.items.push(Item {
+            message: number,
+            kind,
+            len,
+            immediate,
+            pattern,
+            signaled,
+            heard,
+            ended,
+        });
     }
 
     /// Work requests that are posted and have not ended.
@@ -101,9 +110,12 @@ impl Delivery {
         findings: &mut Findings,
     ) -> Vec<(usize, Ended)> {
         let Self { name, items, .. } = self;
-        let Some(at) = items[self.completed..].iter().position(|item| item.message == message) else {
+        let Some(at) = items[self.completed..].iter().position(|item| item.message == message)
+        else {
             findings.add("P-07", now, || {
-                format!("{name}: message {message} completes as {ended:?}, which is not outstanding")
+                format!(
+                    "{name}: message {message} completes as {ended:?}, which is not outstanding"
+                )
             });
             return Vec::new();
         };
@@ -149,7 +161,8 @@ impl Delivery {
             return told;
         }
         let fits = |item: &Item| {
-            let own = if item.kind.is_send() { bytes.get(..item.len as usize) } else { Some(&[][..]) };
+            let own =
+                if item.kind.is_send() { bytes.get(..item.len as usize) } else { Some(&[][..]) };
             let mut expected = vec![0; own.map_or(0, <[u8]>::len)];
             fill_pattern_from(item.pattern, 0, &mut expected);
             let imm = item.kind.has_immediate().then_some(item.immediate);
@@ -161,8 +174,12 @@ impl Delivery {
         let heard = |&(_, item): &(usize, &Item)| item.heard;
         let found = match self.service {
             // Exactly the next one.
-            Service::Rc => self.items.iter().enumerate().skip(after).find(heard).filter(|(_, i)| fits(i)),
-            _ if self.shuffles => self.items.iter().enumerate().filter(heard).find(|(_, i)| fits(i)),
+            Service::Rc => {
+                self.items.iter().enumerate().skip(after).find(heard).filter(|(_, i)| fits(i))
+            }
+            _ if self.shuffles => {
+                self.items.iter().enumerate().filter(heard).find(|(_, i)| fits(i))
+            }
             _ => self.items.iter().enumerate().skip(after).filter(heard).find(|(_, i)| fits(i)),
         };
         let invariant = match self.service {
@@ -171,7 +188,8 @@ impl Delivery {
             _ => "P-22",
         };
         let Some((at, item)) = found else {
-            let next = self.items.iter().skip(after).find(|item| item.heard).map(|item| item.message);
+            let next =
+                self.items.iter().skip(after).find(|item| item.heard).map(|item| item.message);
             findings.add(invariant, now, || {
                 format!(
                     "{}: receive {} ({len:?} bytes, immediate {immediate:?}) is not message {next:?}",

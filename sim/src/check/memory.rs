@@ -213,8 +213,11 @@ impl Atomics {
             });
         }
         let done = self.swaps.iter().filter(|swap| swap.1 == Some(Ended::Success)).count();
-        let reached =
-            if swapped == 0 { Some(0) } else { self.swaps.iter().position(|s| s.0 == swapped).map(|p| p + 1) };
+        let reached = if swapped == 0 {
+            Some(0)
+        } else {
+            self.swaps.iter().position(|s| s.0 == swapped).map(|p| p + 1)
+        };
         findings.require(reached.is_some_and(|reached| reached >= done), "P-04", now, || {
             format!("COMPARE AND SWAP: {done} succeeded, and the value is that of {reached:?}")
         });

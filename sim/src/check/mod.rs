@@ -53,7 +53,12 @@ impl Findings {
     const KEPT: usize = 8;
 
     /// Notes a violation. `text` is only made where it is kept.
-    pub(crate) fn add(&mut self, invariant: &'static str, at: Nanos, text: impl FnOnce() -> String) {
+    pub(crate) fn add(
+        &mut self,
+        invariant: &'static str,
+        at: Nanos,
+        text: impl FnOnce() -> String,
+    ) {
         if self.0.len() < Self::KEPT {
             self.0.push(Violation { invariant, at, text: text() });
         }

@@ -37,7 +37,8 @@ pub(crate) struct End {
     pub(crate) trace: u64,
     pub(crate) timeless_trace: u64,
     sent: u32,
-    received: u32,
+    /// Packets that it took.
+    pub(crate) received: u32,
 }
 
 impl End {
@@ -118,9 +119,9 @@ impl NodeCheck {
         let Self { ends, findings, .. } = self;
         for end in ends {
             let Some(qp) = engine.qp(end.qpn) else { continue };
-            let own = packet.as_ref().filter(|p| {
-                p.bth.dest_qpn() == end.qpn && p.row.operation != Operation::Cnp
-            });
+            let own = packet
+                .as_ref()
+                .filter(|p| p.bth.dest_qpn() == end.qpn && p.row.operation != Operation::Cnp);
             if own.is_some() && verdict.refused.is_none() {
                 end.received += 1;
             }
@@ -175,7 +176,8 @@ impl NodeCheck {
         });
         let (mine, theirs) = (end.pkey, packet.bth.pkey.get());
         let partition = mine << 1 == theirs << 1 && mine << 1 != 0 && (mine | theirs) >> 15 == 1;
-        findings.require(partition, "V-05", now, || {
+        let checked = engine.qp(qpn).is_some_and(|qp| qp.attributes().policy.check_pkey);
+        findings.require(partition || !checked, "V-05", now, || {
             format!("QP {} with P_Key {mine:#06x} takes one of {theirs:#06x}", qpn.get())
         });
         if let Some(deth) = packet.deth() {

@@ -82,7 +82,12 @@ pub(crate) struct RequesterCheck {
 }
 
 impl RequesterCheck {
-    pub(crate) fn new(service: Service, mtu: u32, first_psn: u32, patience_ns: Option<u64>) -> Self {
+    pub(crate) fn new(
+        service: Service,
+        mtu: u32,
+        first_psn: u32,
+        patience_ns: Option<u64>,
+    ) -> Self {
         Self {
             service,
             mtu,
@@ -130,6 +135,14 @@ impl RequesterCheck {
         findings: &mut Findings,
     ) {
         let (before, after) = (self.before, Self::seen(qp));
+        let acknowledge = packet.filter(|p| p.row.operation == Operation::Acknowledge);
+        if let (Some(packet), None) = (acknowledge, verdict.refused) {
+            match packet.aeth().map(|aeth| aeth.kind()) {
+                Some(Syndrome::Nak(nak_code::PSN_SEQUENCE)) => self.sequence_naks += 1,
+                Some(Syndrome::Rnr(_)) => self.rnr_naks += 1,
+                _ => {}
+            }
+        }
         if self.forward(now, qp, findings) {
             return;
         }
@@ -160,19 +173,17 @@ impl RequesterCheck {
             return;
         }
         match syndrome {
-            Some(Syndrome::Nak(nak_code::PSN_SEQUENCE)) if ack => self.sequence_naks += 1,
+            Some(Syndrome::Nak(nak_code::PSN_SEQUENCE)) if ack => {}
             Some(Syndrome::Rnr(code)) if ack => {
-                self.rnr_naks += 1;
                 self.rnr_until = Some(now.after(rnr_timer_ns(code)));
                 self.armed_at = None;
             }
             // Rule Q-44.
-            _ if moved => findings.require(
-                after.retries == 0 && after.rnr_retries == 0,
-                "P-20",
-                now,
-                || format!("QP {}: progress, and the retry counters are not 0", qp.qpn().get()),
-            ),
+            _ if moved => {
+                findings.require(after.retries == 0 && after.rnr_retries == 0, "P-20", now, || {
+                    format!("QP {}: progress, and the retry counters are not 0", qp.qpn().get())
+                })
+            }
             _ => {}
         }
     }
@@ -311,7 +322,8 @@ impl RequesterCheck {
                 format!("QP {qpn}: PSN {psn:#08x} is sent again, which is acknowledged or was never sent")
             });
         }
-        let Some(started) = self.started.iter().rev().find(|s| distance(psn, s.first_psn) < s.packets)
+        let Some(started) =
+            self.started.iter().rev().find(|s| distance(psn, s.first_psn) < s.packets)
         else {
             findings.add("P-01", now, || format!("QP {qpn}: PSN {psn:#08x} belongs to no work"));
             return;
@@ -339,9 +351,10 @@ impl RequesterCheck {
     /// A fresh packet: the next of the newest work request, or the first of the next one. P-10, Q-07.
     fn start(&mut self, now: Nanos, qp: &Qp, findings: &mut Findings) -> bool {
         let reads = |s: &Started| self.posted[s.posted].kind.reads();
-        let in_progress = self.started.last().is_some_and(|newest| {
-            !reads(newest) && self.sent_of_newest < newest.packets
-        });
+        let in_progress = self
+            .started
+            .last()
+            .is_some_and(|newest| !reads(newest) && self.sent_of_newest < newest.packets);
         if in_progress {
             return true;
         }
@@ -350,7 +363,11 @@ impl RequesterCheck {
         }
         let Some(posted) = self.posted.get(self.next_posted).copied() else {
             findings.add("P-01", now, || {
-                format!("QP {}: a packet without work at PSN {:#08x}", qp.qpn().get(), self.next_psn)
+                format!(
+                    "QP {}: a packet without work at PSN {:#08x}",
+                    qp.qpn().get(),
+                    self.next_psn
+                )
             });
             return false;
         };
@@ -400,7 +417,8 @@ impl RequesterCheck {
             Kind::CompareSwap => Operation::CompareSwap,
         };
         let offset = k * self.mtu;
-        let (imm, inv) = (posted.kind.has_immediate() && last, posted.kind == Kind::SendInv && last);
+        let (imm, inv) =
+            (posted.kind.has_immediate() && last, posted.kind == Kind::SendInv && last);
         let bth = packet.bth;
         let reth = (operation == Operation::ReadRequest || operation == Operation::Write && k == 0)
             .then_some((posted.remote + u64::from(offset), posted.rkey, posted.len - offset));
@@ -418,7 +436,8 @@ impl RequesterCheck {
             Some("other immediate data than the work's")
         } else if packet.ieth().map(|i| i.rkey.get()) != inv.then_some(posted.rkey) {
             Some("another key to invalidate than the work's")
-        } else if bth.solicited() != (posted.solicited && last && (operation == Operation::Send || imm))
+        } else if bth.solicited()
+            != (posted.solicited && last && (operation == Operation::Send || imm))
         {
             Some("solicited where it should not be, or not where it should (Q-12)")
         } else if last && self.service == Service::Rc && !bth.ack_requested() {

@@ -118,10 +118,8 @@ impl ResponderCheck {
         findings.require(!verdict.duplicate || behind, "S-01", now, || {
             format!("QP {qpn}: PSN {psn:#08x} is no duplicate, {before:#08x} was expected")
         });
-        let out_of_sequence = matches!(
-            verdict.refused,
-            Some(Reason::PsnAhead | Reason::PsnBehindReceiverNotReady)
-        );
+        let out_of_sequence =
+            matches!(verdict.refused, Some(Reason::PsnAhead | Reason::PsnBehindReceiverNotReady));
         findings.require(!out_of_sequence || (ahead != 0 && !behind), "S-01", now, || {
             format!("QP {qpn}: PSN {psn:#08x} is not ahead, {before:#08x} was expected")
         });
@@ -161,7 +159,8 @@ impl ResponderCheck {
                 }
                 self.write.1 += packet.payload().len() as u32;
                 let (announced, arrived) = self.write;
-                let fits = if row.position.ends() { arrived == announced } else { arrived < announced };
+                let fits =
+                    if row.position.ends() { arrived == announced } else { arrived < announced };
                 findings.require(fits, "S-44", now, || {
                     format!("QP {qpn}: a WRITE of {announced} bytes has {arrived} bytes")
                 });
@@ -279,7 +278,9 @@ impl ResponderCheck {
         let psn = packet.bth.psn().get();
         let mtu = self.mtu;
         let Some(owed) = self.owed.iter_mut().find(|o| o.waits()) else {
-            findings.add("P-09", now, || format!("QP {qpn}: an answer nobody asked for, PSN {psn:#08x}"));
+            findings.add("P-09", now, || {
+                format!("QP {qpn}: an answer nobody asked for, PSN {psn:#08x}")
+            });
             return;
         };
         let right = (owed.first_psn + owed.next) & 0x00FF_FFFF;
