@@ -91,7 +91,7 @@ fn offset(text: &str) -> Result<u32> {
 fn print_map(out: &mut impl Write, map: &Map) -> io::Result<()> {
     writeln!(out, "ERNIC registers, profile {}: {}", map.profile.name, map.profile.text)?;
     let mut heading = "";
-    for row in ROWS {
+    for row in ROWS.iter().filter(|row| map.count(row.register) != 0) {
         if row.section.name() != heading {
             heading = row.section.name();
             writeln!(out, "\n{heading}{}", array_note(map, row))?;
@@ -105,7 +105,11 @@ fn print_map(out: &mut impl Write, map: &Map) -> io::Result<()> {
             map.profile.reset(row.register),
             row.name,
             row.text,
-            if row.words > 1 { format!(" {} words.", row.words) } else { String::new() },
+            if row.words > 1 {
+                format!(" {} words.", map.count(row.register))
+            } else {
+                String::new()
+            },
         )?;
     }
     writeln!(out, "\nColumns: offset of the first, access, value after reset, name, meaning.")?;
@@ -118,7 +122,8 @@ fn array_note(map: &Map, row: &Row) -> String {
         Section::Region => format!(": {} rows, 0x100 bytes each", map.count(row.register)),
         Section::Qp | Section::RcQp => {
             let slot = if map.profile.first_slot_qp == 0 { "i" } else { "(i-1)" };
-            format!(": 0x18_0000 + {slot} * 0x100 for queue pair i = 1 .. {}", map.num_qp - 1)
+            let base = address(map.profile.qp_base);
+            format!(": {base} + {slot} * 0x100 for queue pair i = 1 .. {}", map.num_qp - 1)
         }
     }
 }
@@ -137,13 +142,19 @@ fn print_register(
     writeln!(out, "  section  {}", row.section.name())?;
     let place = match row.section {
         Section::Global | Section::Status if row.words == 1 => String::new(),
-        Section::Global | Section::Status => format!("  word {} of {}", word + 1, row.words),
+        Section::Global | Section::Status => {
+            format!("  word {} of {}", word + 1, map.count(register))
+        }
         Section::Region => format!(" + 0x100 x row, rows 0 .. {}", map.count(register) - 1),
         Section::Qp | Section::RcQp => {
             format!(" for queue pair {}, + 0x100 for each next", first.index)
         }
     };
-    writeln!(out, "  offset   {}{place}", address(map.offset(at)))?;
+    if at.index < map.count(register) || row.section.name() == Section::Qp.name() {
+        writeln!(out, "  offset   {}{place}", address(map.offset(at)))?;
+    } else {
+        writeln!(out, "  offset   not in profile {}", map.profile.name)?;
+    }
     print_row(out, map, row)
 }
 
@@ -155,6 +166,17 @@ fn print_row(out: &mut impl Write, map: &Map, row: &Row) -> io::Result<()> {
     writeln!(out, "  source   {mark}{why}")?;
     if row.section == Section::RcQp {
         writeln!(out, "  note     queue pair 1 does not have it")?;
+    }
+    for moved in map.profile.moved.iter().filter(|moved| moved.register == row.register) {
+        let field = row.fields.iter().find(|field| field.mask() == moved.table_bits);
+        let (high, low) = (31 - moved.bits.leading_zeros(), moved.bits.trailing_zeros());
+        writeln!(
+            out,
+            "  note     profile {} has {} in {}[{high}:{low}]",
+            map.profile.name,
+            field.map_or("it", |field| field.name),
+            moved.on.row().name,
+        )?;
     }
     writeln!(out, "  fields")?;
     for field in row.fields {
@@ -240,7 +262,8 @@ fn print_json(out: &mut impl Write, value: &Value) -> io::Result<()> {
 }
 
 fn map_json(map: &Map) -> Value {
-    let rows: Vec<_> = ROWS.iter().map(|row| register_json(map, row)).collect();
+    let there = ROWS.iter().filter(|row| map.count(row.register) != 0);
+    let rows: Vec<_> = there.map(|row| register_json(map, row)).collect();
     json!({ "profile": map.profile.name, "num_qp": map.num_qp, "registers": rows })
 }
 

@@ -3,7 +3,7 @@
 //! It moves frames between the caller's link and the engine, and tells the device what was seen. It
 //! decides nothing.
 
-use softrnic_engine::{Engine, Face, Nanos, Room, Rx, Train, Verdict};
+use softrnic_engine::{Engine, Face, Nanos, Reason, Room, Rx, Train, Verdict};
 
 use crate::memory::Memory;
 
@@ -22,7 +22,36 @@ pub trait Device<M: Memory> {
     fn received(&mut self, engine: &mut Engine, memory: &mut M, frame: &[u8], verdict: &Verdict);
 
     /// A frame was written to the link's buffer.
-    fn transmitted(&mut self, train: &Train);
+    fn transmitted(&mut self, engine: &mut Engine, train: &Train, frame: &[u8]);
+
+    /// A frame arrives: is there room for it in the device's receive buffer?
+    ///
+    /// # Errors
+    /// There is none, and the engine will not see the frame.
+    #[inline(always)]
+    fn arriving(&mut self, now: Nanos, frame: &[u8]) -> Result<(), Reason> {
+        let _ = (now, frame);
+        Ok(())
+    }
+
+    /// Writes a frame of the device's own (a pause), which goes before the engine's.
+    #[inline(always)]
+    fn poll_own(&mut self, engine: &Engine, room: &mut Room<'_>) -> Option<Train> {
+        let _ = (engine, room);
+        None
+    }
+
+    /// Time has passed.
+    #[inline(always)]
+    fn handle_timeout(&mut self, now: Nanos) {
+        let _ = now;
+    }
+
+    /// When [`Device::handle_timeout`] has something to do.
+    #[inline(always)]
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
 }
 
 /// A network interface: engine, device and memory.
@@ -40,8 +69,12 @@ impl<D: Device<M>, M: Memory> Nic<D, M> {
     /// A frame arrived.
     #[inline]
     pub fn handle_frame(&mut self, now: Nanos, frame: &[u8], rx: Rx) -> Verdict {
-        let verdict =
-            self.engine.handle_frame(now, frame, rx, &mut self.device.view(&mut self.memory));
+        let verdict = match self.device.arriving(now, frame) {
+            Ok(()) => {
+                self.engine.handle_frame(now, frame, rx, &mut self.device.view(&mut self.memory))
+            }
+            Err(reason) => self.engine.refuse_frame(reason),
+        };
         self.device.received(&mut self.engine, &mut self.memory, frame, &verdict);
         verdict
     }
@@ -49,19 +82,24 @@ impl<D: Device<M>, M: Memory> Nic<D, M> {
     /// The link can take a frame.
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        if let Some(pause) = self.device.poll_own(&self.engine, room) {
+            return Some(pause);
+        }
         let train =
             self.engine.poll_transmit(now, room, &mut self.device.view(&mut self.memory))?;
-        self.device.transmitted(&train);
+        self.device.transmitted(&mut self.engine, &train, &room.bytes[..train.len]);
         Some(train)
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Nanos) {
+        self.device.handle_timeout(now);
         self.engine.handle_timeout(now, &mut self.device.view(&mut self.memory));
     }
 
     /// When [`Nic::handle_timeout`] should be called next.
     pub fn next_deadline(&mut self) -> Option<Nanos> {
-        self.engine.next_deadline()
+        let of_device = self.device.next_deadline();
+        self.engine.next_deadline().into_iter().chain(of_device).min()
     }
 }

@@ -41,7 +41,8 @@ fn page() -> String {
             .map(|(register, value)| format!("{} {}", register.row().name, hex(*value)))
             .collect();
         let resets = if resets.is_empty() { "as below".to_owned() } else { resets.join(", ") };
-        writeln!(out, "| `{}` | {} | 0x18_0000 + {slot} | {resets} |", profile.name, profile.text)
+        let base = format!("0x{:02X}_{:04X}", profile.qp_base >> 16, profile.qp_base & 0xFFFF);
+        writeln!(out, "| `{}` | {} | {base} + {slot} | {resets} |", profile.name, profile.text)
             .unwrap();
     }
     let mut heading = "";

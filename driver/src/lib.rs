@@ -89,7 +89,7 @@
 //! ```
 //!
 //! Where to read on: `device` brings the device up, `qp` makes queue pairs, `transfer` moves data,
-//! `queue` has the memory formats, [`registers`] the map.
+//! `queue` has the memory formats, [`registers`] the map, [`management`] what QP 1 sends.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -97,6 +97,7 @@ extern crate alloc;
 
 mod device;
 mod error;
+pub mod management;
 mod platform;
 mod qp;
 mod queue;

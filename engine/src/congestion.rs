@@ -316,6 +316,7 @@ impl NotificationPoint {
             psn: BthFields::default().psn,
             syndrome: None,
             retransmission: false,
+            flow_control: false,
         })
     }
 }

@@ -147,6 +147,7 @@ pub(crate) fn write(
         psn: *psn,
         syndrome: None,
         retransmission: false,
+        flow_control: false,
     })
 }
 

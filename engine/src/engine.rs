@@ -378,6 +378,13 @@ impl Engine {
         verdict
     }
 
+    /// A frame that the device lost before the engine could see it: counted.
+    #[cold]
+    pub fn refuse_frame(&mut self, reason: Reason) -> Verdict {
+        self.count_refused(reason);
+        Verdict::refused(reason)
+    }
+
     #[inline(always)]
     fn judge(&mut self, now: Nanos, frame: &[u8], rx: Rx, face: &mut impl Face) -> Verdict {
         let packet = match parse(frame) {
@@ -706,7 +713,7 @@ enum Turn {
 fn turn(qp: &mut Qp, now: Nanos, port: &Port, paused: u8) -> Turn {
     if qp.notification.owes() && paused & 1 << CNP_PRIORITY == 0 {
         Turn::Notification
-    } else if paused & 1 << qp.priority(port) != 0 {
+    } else if held_by(paused, port, qp) {
         Turn::Nothing
     } else if !congestion::must_wait(qp, now) {
         Turn::Anything
@@ -715,6 +722,14 @@ fn turn(qp: &mut Qp, now: Nanos, port: &Port, paused: u8) -> Turn {
     } else {
         Turn::Nothing
     }
+}
+
+/// Whether a queue pair's class is paused.
+fn held_by(paused: u8, port: &Port, qp: &Qp) -> bool {
+    if port.pfc.is_some_and(|pfc| pfc.one_class) {
+        return paused != 0;
+    }
+    paused & 1 << qp.priority(port) != 0
 }
 
 /// Checks between finding the queue pair and looking at the PSN (rule V-01).

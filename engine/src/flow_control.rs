@@ -6,12 +6,17 @@ use crate::numbers::Nanos;
 use crate::packet::flow_control::{FlowControl, pause_ns};
 
 /// Priority flow control of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pfc {
     /// Rate of the link: pauses are told in times of 512 bits.
     pub rate_bits_per_s: u64,
     /// Bit n: priority n may be paused. Other priorities' times are ignored.
     pub priorities: u8,
+    /// A global PAUSE is obeyed too, as if it named every priority.
+    pub global: bool,
+    /// Whatever their tags say, all queue pairs are of one class, and any pause that is obeyed holds them
+    /// (a device that names its class's priority in a register).
+    pub one_class: bool,
 }
 
 /// The pauses of a port.
@@ -37,10 +42,14 @@ impl Pauses {
 
     /// Obeys a frame (rule F-61). `false`: it is a global PAUSE, which this port ignores (rule F-62).
     pub(crate) fn obey(&mut self, now: Nanos, frame: &FlowControl, pfc: Pfc) -> bool {
-        let FlowControl::Pfc { enabled, quanta } = frame else { return false };
+        let (named, quanta) = match *frame {
+            FlowControl::Pfc { enabled, quanta } => (enabled & pfc.priorities, quanta),
+            FlowControl::Pause { quanta } if pfc.global => (u8::MAX, [quanta; 8]),
+            FlowControl::Pause { .. } => return false,
+        };
         for (priority, &quanta) in quanta.iter().enumerate() {
             let bit = 1 << priority;
-            if enabled & pfc.priorities & bit == 0 {
+            if named & bit == 0 {
                 continue;
             }
             self.obeyed[priority] += 1;

@@ -122,4 +122,6 @@ pub struct Train {
     pub syndrome: Option<u8>,
     /// The packet was sent before.
     pub retransmission: bool,
+    /// It is a PAUSE or PFC frame of the device, and no RoCE packet at all: no segments, no opcode.
+    pub flow_control: bool,
 }

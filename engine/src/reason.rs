@@ -192,8 +192,22 @@ reasons! {
         "Destroy what is no longer needed, or create smaller queues."
     MacControlUnknown "mac_control_unknown" "Not a PAUSE or PFC frame: another EtherType, a VLAN tag, or an unknown MAC control opcode."
         "Nothing, unless it was meant as PFC: then opcode 0x0101, EtherType 0x8808 and no VLAN tag."
+    CommandOpcode "command_opcode_not_offered" "A command's opcode is unknown or not offered."
+        "Look the opcode up; UPDATE_QP, SUSPEND_QP and UNSUSPEND_QP are known and not offered."
+    CommandState "command_qp_state_wrong" "A queue pair command that the queue pair's state does not take."
+        "Query the queue pair first; 2RST_QP leads out of every state."
+    CommandQpn "command_qpn_taken_by_another" "A queue pair command's number has the low bits of another queue pair."
+        "Reset the queue pair that has the place, or use a number with other low bits."
+    ContextValue "qp_context_value_refused" "A queue pair context holds a value that cannot be obeyed."
+        "The refusal names the field: correct it; `rnic decode --qpc` shows the whole context."
     CongestionParameter "congestion_parameter_out_of_range" "A parameter of congestion control is out of its range."
         "Use a value inside of the parameter's range, which its documentation gives."
+    ReceiveBufferFull "receive_buffer_full" "The device's receive buffer was full: the peer sent in spite of a pause, or none was asked for."
+        "Switch pauses on at both ends under one priority, or lower XOFF so that what is on its way still fits."
+    OtherBufferFull "other_receive_buffer_full" "The device's receive buffer for traffic other than RoCE was full."
+        "Switch pauses on for that class, or lower its XOFF."
+    HandshakeOff "handshake_off" "The queue pair's hardware handshake is off (QPCONF bit 4), so its side-band ports do nothing."
+        "Clear QPCONF bit 4, or ring through the registers."
 }
 
 impl Reason {

@@ -436,6 +436,7 @@ pub(crate) fn poll(
         psn: plan.bth.psn,
         syndrome: None,
         retransmission: !plan.fresh,
+        flow_control: false,
     };
     sent(qp, now, &plan);
     if qp.attributes.service == Service::Uc {
@@ -827,6 +828,7 @@ fn write_raw(
         psn,
         syndrome: None,
         retransmission: false,
+        flow_control: false,
     })
 }
 

@@ -926,6 +926,7 @@ pub(crate) fn poll_acknowledgement(
         psn: answer.psn,
         syndrome: Some(syndrome),
         retransmission: false,
+        flow_control: false,
     })
 }
 
@@ -1018,5 +1019,6 @@ fn poll_resource(
         psn,
         syndrome: row.ext.has(Ext::AETH).then_some(syndrome),
         retransmission: resource.replay,
+        flow_control: false,
     })
 }

@@ -18,6 +18,7 @@ mod payload;
 mod random;
 mod report;
 mod scenario;
+mod series;
 mod simulation;
 mod source;
 mod words;
@@ -34,5 +35,6 @@ pub use scenario::{
     DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
     Scenario, ScenarioError,
 };
+pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};
 pub use world::{Activity, Fate, Observer, Sighting, Station, World};

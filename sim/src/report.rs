@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde::Serialize;
 
 use crate::scenario::{FaceKind, OperationKind};
+use crate::series::Series;
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize)]
@@ -98,6 +99,11 @@ pub struct PhaseReport {
     /// The file that was carried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<FileReport>,
+    /// The posting node's queue pair; 0 where none was opened.
+    pub qpn: u32,
+    /// Values over virtual time. For drawing, and not in the JSON.
+    #[serde(skip)]
+    pub series: Series,
     /// What went wrong, the first few in words.
     pub failures: Vec<String>,
     /// How much went wrong in all.

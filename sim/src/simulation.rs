@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
-use softrnic_engine::{Nanos, REASON_ROWS, Reason};
+use softrnic_engine::{Counter, Nanos, Qpn, REASON_ROWS, Reason};
 
 use crate::ernic_node::ErnicNode;
 use crate::fault::{Injector, Tally};
-use crate::ladder::describe_frame;
+use crate::ladder::{Mark, Remark, describe_frame};
 use crate::link::Traffic;
 use crate::native_node::NativeNode;
 use crate::node::{Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
@@ -20,6 +20,7 @@ use crate::report::{
     FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, Report,
 };
 use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
+use crate::series::{Carried, Series};
 use crate::world::{Activity, Fate, Observer, Sighting, World};
 
 /// Why a checked scenario could not be set up.
@@ -93,9 +94,8 @@ impl Simulation {
             Some(bytes) => Payload::File(bytes),
             None => Payload::pattern(self.scenario.seed, index as u64),
         };
-        let watch =
-            Watch { inner: observer, refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
         self.world.start_phase(index);
+        let watch = Watch::new(observer, phase.from, self.world.now());
         let mut run = Run::new(&self.scenario, phase, payload, &mut self.world, watch);
         run.execute();
         let report = run.report();
@@ -160,10 +160,27 @@ struct Watch<'a> {
     last: Option<(Fate, usize, usize)>,
     /// The last frame that was not executed.
     frame: Vec<u8>,
+    /// The posting node.
+    from: usize,
+    series: Series,
+}
+
+impl<'a> Watch<'a> {
+    fn new(inner: &'a mut dyn Observer, from: usize, now: Nanos) -> Self {
+        let (refused, series) = ([0; Reason::COUNT], Series::new(now));
+        Self { inner, refused, last: None, frame: Vec::new(), from, series }
+    }
 }
 
 impl Observer for Watch<'_> {
     fn frame(&mut self, sighting: &Sighting<'_>) {
+        let carried = Carried {
+            bytes: sighting.frame.len() as u64,
+            request: sighting.from == self.from,
+            lost: matches!(sighting.fate, Fate::Lost(_)),
+            again: sighting.retransmission,
+        };
+        self.series.frame(sighting.at, carried);
         if let Fate::Refused(reason) = sighting.fate {
             self.refused[reason as usize] += 1;
         }
@@ -177,6 +194,10 @@ impl Observer for Watch<'_> {
 
     fn activity(&mut self, what: Activity) {
         self.inner.activity(what);
+    }
+
+    fn remark(&mut self, remark: &Remark) {
+        self.inner.remark(remark);
     }
 
     fn message(&mut self) {
@@ -208,6 +229,10 @@ struct Run<'a> {
     /// What a message should be.
     expected: Vec<u8>,
     done: Vec<Done>,
+    /// The posting node's queue pair.
+    qpn: Qpn,
+    /// Its ACK timer's expiries.
+    timeouts: u32,
 }
 
 impl<'a> Run<'a> {
@@ -241,6 +266,8 @@ impl<'a> Run<'a> {
             failure_count: 0,
             expected: vec![0; phase.size as usize],
             done: Vec::new(),
+            qpn: Qpn::new(0),
+            timeouts: 0,
         }
     }
 
@@ -276,6 +303,7 @@ impl<'a> Run<'a> {
         for (qpn, end) in qpns.iter_mut().zip(ends) {
             *qpn = self.world.station_mut(end).open(&plan)?;
         }
+        self.qpn = Qpn::new(qpns[0]);
         for (i, end) in ends.into_iter().enumerate() {
             let other = &self.scenario.nodes[ends[1 - i]];
             let ip = if phase.ipv6 { other.ipv6.into() } else { other.ipv4.into() };
@@ -298,6 +326,7 @@ impl<'a> Run<'a> {
                 self.give_up("the phase's limit_ms is over");
                 return Ok(());
             }
+            self.look();
             let went_well = if station == self.phase.from {
                 self.take_completions()?
             } else if station == self.phase.to {
@@ -311,6 +340,33 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes a sample of the posting node's queue pair, and says where its ACK timer has expired.
+    fn look(&mut self) {
+        let now = self.world.now();
+        let Some(qp) = self.world.station(self.phase.from).engine().qp(self.qpn) else { return };
+        let depth = u32::try_from(self.posted - self.completed).unwrap_or(u32::MAX);
+        self.watch.series.level(now, qp.requester().outstanding_packets(), depth);
+        let timeouts = qp.counters()[Counter::LocalAckTimeoutErr];
+        if timeouts != self.timeouts {
+            self.timeouts = timeouts;
+            let text = format!(
+                "timeout: the ACK timer expired. Unacknowledged since PSN {:06x}, retry {} of {}",
+                qp.requester().unacknowledged_psn().get(),
+                qp.requester().retries_used(),
+                self.phase.retry_count
+            );
+            self.remark(Mark::Timeout, text);
+        }
+    }
+
+    /// Tells the observer what the posting node has noticed.
+    fn remark(&mut self, mark: Mark, text: String) {
+        let remark = Remark { at: self.world.now(), station: self.phase.from, mark, text };
+        self.watch.activity(Activity::Observer);
+        self.watch.remark(&remark);
+        self.watch.activity(Activity::Device);
     }
 
     fn is_complete(&self) -> bool {
@@ -546,6 +602,7 @@ impl<'a> Run<'a> {
     fn fail(&mut self, what: String) {
         self.failure_count += 1;
         if self.failures.len() < FAILURES_KEPT {
+            self.remark(Mark::Error, format!("{}: {what}", Mark::Error));
             self.failures.push(what);
         }
     }
@@ -610,6 +667,8 @@ impl<'a> Run<'a> {
             duration_ns,
             goodput_bits_per_s: u64::try_from(goodput).unwrap_or(u64::MAX),
             file,
+            qpn: self.qpn.get(),
+            series: self.watch.series,
             failures: self.failures,
             failure_count: self.failure_count,
         }
@@ -665,9 +724,9 @@ mod tests {
         let scenario = Scenario::parse("test.toml", &format!("{TEXT}{phase}")).unwrap();
         let mut simulation = Simulation::new(scenario, BTreeMap::new()).unwrap();
         let Simulation { scenario, world, .. } = &mut simulation;
+        let mut nobody = ();
         let payload = Payload::pattern(1, 0);
-        let watch =
-            Watch { inner: &mut (), refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        let watch = Watch::new(&mut nobody, scenario.phases[0].from, Nanos(0));
         let mut run = Run::new(scenario, &scenario.phases[0], payload, world, watch);
         run.prepare().unwrap();
         run.post().unwrap();

@@ -437,10 +437,11 @@ impl<N: Station> World<N> {
         traffic.copies += u64::from(copies);
         let due = arrives.after(outcome.delay_ns);
         for n in 1..=copies {
-            let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
-            buffer[..flight.len].copy_from_slice(&flight.buffer[..flight.len]);
-            let copy = Flight { buffer, copy: true, faults: flight.faults.clone(), ..flight };
-            self.deliver_at(copy, due.after(outcome.apart_ns.saturating_mul(n.into())));
+            let copy = self.copy(&flight);
+            self.deliver_at(
+                Flight { copy: true, ..copy },
+                due.after(outcome.apart_ns.saturating_mul(n.into())),
+            );
         }
         if outcome.behind == 0 || lost {
             self.deliver_at(flight, due);
@@ -450,6 +451,12 @@ impl<N: Station> World<N> {
             let (slot, ticket) = self.deliver_at(flight, due.after(outcome.behind_limit_ns));
             self.held.push(Held { slot, ticket, direction: d, side, behind: outcome.behind });
         }
+    }
+
+    fn copy(&mut self, flight: &Flight) -> Flight {
+        let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
+        buffer[..flight.len].copy_from_slice(&flight.buffer[..flight.len]);
+        Flight { buffer, faults: flight.faults.clone(), ..*flight }
     }
 
     /// Returns the frame's slot and ticket.
@@ -542,9 +549,9 @@ impl<N: Station> World<N> {
         let direction = &mut self.directions[d];
         let arrives = direction.send(self.now, train.len, train.retransmission);
         let lost = (!direction.carries(train.len)).then_some(Loss::TooLong);
-        let (to, others) = self.receivers(d, &buffer);
         let frame = &mut buffer[..train.len];
         let outcome = self.faults.frame(self.now, fault::Direction::Out, number, frame);
+        let (to, others) = self.receivers(d, &buffer[..outcome.len]);
         let flight = Flight {
             buffer,
             len: train.len,
@@ -559,15 +566,14 @@ impl<N: Station> World<N> {
             ticket: 0,
         };
         for to in others {
-            let (buffer, faults) = (flight.buffer.clone(), Vec::new());
-            let copy = Flight { buffer, to, faults, ..flight };
-            self.launch(copy, outcome.clone(), arrives, fault::Direction::Out);
+            let copy = self.copy(&flight);
+            self.launch(Flight { to, ..copy }, outcome.clone(), arrives, fault::Direction::Out);
         }
         self.launch(flight, outcome, arrives, fault::Direction::Out);
         true
     }
 
-    /// Who gets a frame that is sent into a direction: one station, and others besides.
+    /// Who gets a frame that is sent into a direction: one station, or several.
     fn receivers(&self, d: usize, frame: &[u8]) -> (usize, Vec<usize>) {
         let direction = &self.directions[d];
         let switch = match direction.goal {

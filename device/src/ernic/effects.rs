@@ -22,6 +22,7 @@ const NIC_ENABLE: u32 = bits(Register::Xrnicconf, "enable");
 const ACK_MODE: u32 = bits(Register::Xrnicconf, "ack_mode");
 const UDP_SOURCE_PORT: u32 = bits(Register::Xrnicconf, "udp_source_port");
 const RETRY_NOT_FATAL: u32 = bits(Register::Xrnicadconf, "retry_not_fatal");
+const CONNECT_QP: u32 = bits(Register::ConIoConf, "qp");
 const CACHE_EMPTY: u32 = bits(Register::Qpmsts, "cache_empty");
 const WQES: u32 = bits(Register::Qpmsts, "wqes");
 const HEAD: u32 = bits(Register::Wqeprocsts, "head");
@@ -76,7 +77,10 @@ impl<M: Memory> Nic<Ernic, M> {
         let status = &self.device.status;
         let port = self.engine.port();
         match effect {
-            DeviceEffect::Advanced | DeviceEffect::ActiveQps => 0,
+            DeviceEffect::Advanced
+            | DeviceEffect::ActiveQps
+            | DeviceEffect::PauseControl
+            | DeviceEffect::ConnectIo => 0,
             DeviceEffect::NicControl => put(NIC_ENABLE, u32::from(port.enabled)),
             DeviceEffect::PortMacLow => mac_low(port.mac),
             DeviceEffect::PortMacHigh => mac_high(port.mac),
@@ -90,6 +94,8 @@ impl<M: Memory> Nic<Ernic, M> {
             DeviceEffect::ResponseHandler => {
                 RESPONSE_IDLE | put(ANSWER_QP, status.last_answer_qp.into())
             }
+            DeviceEffect::LastIn => status.last_in.word(self.device.map.profile.last_packet),
+            DeviceEffect::LastOut => status.last_out.word(self.device.map.profile.last_packet),
             DeviceEffect::InterruptStatus => status.causes(),
             DeviceEffect::ReceiveBank => status.receive_bank.word(index),
             DeviceEffect::CompletionBank => status.completion_bank.word(index),
@@ -202,8 +208,20 @@ impl<M: Memory> Nic<Ernic, M> {
                 self.set_port(Port { ipv6, ..port });
             }
             DeviceEffect::ActiveQps => {
-                *status.word_mut(Register::XrnicConfQpEn) &= u32::from(self.device.map.num_qp - 1);
+                let map = &self.device.map;
+                let mask = u32::from(map.num_qp - 1) | map.profile.qp_count_mask;
+                *status.word_mut(Register::XrnicConfQpEn) &= mask;
                 (1..self.device.map.num_qp).for_each(|q| self.follow_enable(q));
+            }
+            DeviceEffect::PauseControl => {
+                let pfc = self.device.buffers.obeyed(status);
+                self.set_port(Port { pfc, ..port });
+            }
+            DeviceEffect::ConnectIo => {
+                let q = take(CONNECT_QP, value) as u16;
+                if let Err(reason) = self.device.connect_io(q) {
+                    self.engine.count_refused(reason);
+                }
             }
             DeviceEffect::InterruptStatus => status.clear_causes(value),
             DeviceEffect::ReceiveBank => status.clear_receive_bank(index, value),
@@ -212,6 +230,8 @@ impl<M: Memory> Nic<Ernic, M> {
             // Their rows have no field that can be written.
             DeviceEffect::WqeProcessor
             | DeviceEffect::QpManager
+            | DeviceEffect::LastIn
+            | DeviceEffect::LastOut
             | DeviceEffect::ResponseHandler => {}
         }
     }

@@ -5,6 +5,7 @@
 //! | `registers`, `row` | the register table, and what a row says |
 //! | `profile`, `map` | which document's reading; from address to register |
 //! | `registers_io`, `effects` | accesses: what may be written, and what else that does |
+//! | `flow_control`, `handshake` | pauses; side-band ports |
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
 //! | `demote` | a row without its behaviour, for the rows' tests |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
@@ -17,6 +18,8 @@ pub mod contradictions;
 mod demote;
 mod effects;
 pub mod explain;
+mod flow_control;
+mod handshake;
 mod map;
 mod profile;
 mod queues;
@@ -32,11 +35,13 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use softrnic_engine::{Engine, EngineConfig, Port, Reason, Train, Verdict};
+use softrnic_engine::packet::{opcode, parse};
+use softrnic_engine::{Engine, EngineConfig, Nanos, Port, Qp, Qpn, Reason, Room, Train, Verdict};
 
 pub use demote::Demotion;
+pub use handshake::{CompletionBeat, ReceiveBeat};
 pub use map::{Location, Map};
-pub use profile::Profile;
+pub use profile::{MovedField, Profile};
 pub use registers::{ROWS, Register};
 pub use row::{Access, DeviceEffect, Effect, Field, Home, Legal, Mark, QpEffect, Row, Section};
 pub use view::View;
@@ -44,26 +49,32 @@ pub use view::View;
 use crate::memory::Memory;
 use crate::nic::{Device, Nic};
 use demote::Demoted;
+use flow_control::ReceiveBuffers;
+use handshake::Ports;
 use queues::QueuePair;
 use region::Regions;
 use registers::{KEPT_GLOBAL, bits};
 use status::Status;
 
 /// Bytes that this face keeps for each queue pair, besides the engine's. Its queues are in memory.
-pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>();
+pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>() + handshake::PORTS_LEN;
 
 /// Build parameters of an ERNIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErnicConfig {
     /// Whose reading of the register space.
     pub profile: Profile,
-    /// C_NUM_QP: 8, 16, ... 2048; other numbers become the next larger of these. QP1 and queue pairs
-    /// 2 ..= C_NUM_QP - 1 exist.
+    /// C_NUM_QP: 8, 16, ... 2048 (256 before v4); other numbers become the next larger of these. QP1 and
+    /// queue pairs 2 ..= C_NUM_QP - 1 exist.
     pub num_qp: u16,
     /// Take ring indices that count on past the depth, and 0 for the depth, instead of refusing them.
     pub lenient_indices: bool,
     /// Tag for every frame that leaves. No register has it: real designs tag outside of ERNIC.
     pub vlan_tci: Option<u16>,
+    /// Rate of the link, in which pause times are told.
+    pub line_rate_bits_per_s: u64,
+    /// How fast the receive buffers drain; `None`: as fast as frames come.
+    pub drain_bits_per_s: Option<u64>,
     /// A row that has lost its behaviour. For tests that check that a row has any.
     pub demoted: Option<(Register, Demotion)>,
 }
@@ -75,6 +86,8 @@ impl Default for ErnicConfig {
             num_qp: 2048,
             lenient_indices: false,
             vlan_tci: None,
+            line_rate_bits_per_s: 100_000_000_000,
+            drain_bits_per_s: None,
             demoted: None,
         }
     }
@@ -98,6 +111,8 @@ pub struct Ernic {
     faults: [u64; Reason::COUNT],
     side_band: VecDeque<u64>,
     side_band_lost: u64,
+    ports: Ports,
+    buffers: ReceiveBuffers,
 }
 
 /// Which of many elements were changed since reset, so that a reset costs what was used.
@@ -127,7 +142,7 @@ impl Touched {
 
 impl Ernic {
     fn new(config: &ErnicConfig) -> Self {
-        let num_qp = config.num_qp.clamp(8, 2048).next_power_of_two();
+        let num_qp = config.num_qp.clamp(8, config.profile.num_qp_max).next_power_of_two();
         Self {
             map: Map { profile: config.profile, num_qp },
             lenient_indices: config.lenient_indices,
@@ -141,6 +156,8 @@ impl Ernic {
             faults: [0; Reason::COUNT],
             side_band: VecDeque::with_capacity(SIDE_BAND_LEN),
             side_band_lost: 0,
+            ports: Ports::new(num_qp),
+            buffers: ReceiveBuffers::new(config.line_rate_bits_per_s, config.drain_bits_per_s),
         }
     }
 
@@ -233,14 +250,68 @@ impl<M: Memory> Device<M> for Ernic {
         }
     }
 
+    #[inline(always)]
+    fn arriving(&mut self, now: Nanos, frame: &[u8]) -> Result<(), Reason> {
+        if self.buffers.limited() { self.buffers.arrive(now, frame, &self.status) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn poll_own(&mut self, engine: &Engine, room: &mut Room<'_>) -> Option<Train> {
+        if self.buffers.owes() {
+            self.buffers.poll(engine.port().mac, room, &self.status)
+        } else {
+            None
+        }
+    }
+
     #[inline]
-    fn transmitted(&mut self, train: &Train) {
+    fn handle_timeout(&mut self, now: Nanos) {
+        if self.buffers.limited() {
+            self.buffers.handle_timeout(now, &self.status);
+        }
+    }
+
+    #[inline]
+    fn next_deadline(&self) -> Option<Nanos> {
+        if self.buffers.limited() { self.buffers.deadline(&self.status) } else { None }
+    }
+
+    #[inline]
+    fn transmitted(&mut self, engine: &mut Engine, train: &Train, frame: &[u8]) {
         self.status.transmitted(train);
+        if train.opcode == opcode::CNP {
+            self.notified(engine, frame);
+        }
         if train.retransmission
             && let Some(qp) = self.qps.get_mut(train.qpn.get() as usize)
         {
             *qp.word_mut(Register::Statqp) |= STATQP_RETRIED;
         }
+    }
+}
+
+impl Ernic {
+    /// Software's CNP leaves: the queue pairs that it answers for, those with this peer, need none any
+    /// more. Chosen: the chapter has no rule that clears CNPSCHDSTS.
+    #[cold]
+    fn notified(&mut self, engine: &Engine, frame: &[u8]) {
+        let Ok(packet) = parse(frame) else { return };
+        for q in 1..self.map.num_qp {
+            let qp = engine.qp(Qpn::new(q.into())).filter(|_| self.status.cnp_bank.has(q));
+            if qp.map(Qp::attributes).is_some_and(|attributes| {
+                attributes.dest_qpn == packet.bth.dest_qpn()
+                    && packet.goes_to(attributes.path.dest_ip)
+            }) {
+                self.status.cnp_bank.clear(q / 32, 1 << (q % 32));
+            }
+        }
+    }
+
+    /// Words of 64 bytes that are taken in the receive buffer for RoCE, rounded up, as of the last
+    /// arrival or timeout.
+    #[must_use]
+    pub const fn receive_buffer_words(&self) -> u64 {
+        self.buffers.roce_words()
     }
 }
 
@@ -272,6 +343,8 @@ impl<M: Memory> Nic<Ernic, M> {
             core::mem::replace(&mut device.status, Status::new(global_reset(&device.map.profile)));
         device.side_band.clear();
         device.side_band_lost = 0;
+        device.ports.reset();
+        device.buffers.reset();
         device.regions.reset();
         if let Some(demoted) = &mut device.demoted {
             demoted.reset();
@@ -282,7 +355,7 @@ impl<M: Memory> Nic<Ernic, M> {
         }
         while let Some(q) = self.device.touched_qps.pop() {
             self.device.qps[usize::from(q)] = QueuePair::RESET;
-            let qpn = softrnic_engine::Qpn::new(q.into());
+            let qpn = Qpn::new(q.into());
             self.engine.destroy(qpn, &mut self.device.view(&mut self.memory));
             self.create_qp(q);
         }

@@ -26,6 +26,7 @@ const RQ_BUFFER_UNIT: u32 = 256;
 pub(super) const ENABLE: u32 = bits(Register::Qpconf, "enable");
 pub(super) const RQ_INTERRUPT: u32 = bits(Register::Qpconf, "rq_interrupt");
 pub(super) const CQ_INTERRUPT: u32 = bits(Register::Qpconf, "cq_interrupt");
+pub(super) const HANDSHAKE_OFF: u32 = bits(Register::Qpconf, "handshake_off");
 pub(super) const CQE_WRITE: u32 = bits(Register::Qpconf, "cqe_write");
 pub(super) const RECOVERY: u32 = bits(Register::Qpconf, "recovery");
 

@@ -17,6 +17,8 @@ pub const GLOBAL_BASE: u32 = 0x10_0000;
 pub const MAP_LEN: u32 = 0x20_0000;
 /// Rows of the region table.
 pub const REGIONS: u16 = 2048;
+/// Words of a bitwise interrupt bank: one bit for each of 2048 queue pairs.
+pub(super) const BANK_WORDS: u16 = 64;
 
 impl Register {
     /// Rows in the table.
@@ -260,12 +262,13 @@ registers! {
         "override_qp" 30:20 Rw Kept = 0 "queue pair that override applies to"
     }
     XrnicBufThresholdRoce Global 0x10_0008 Rw "XRNIC_BUF_THRESHOLD_ROCE"
-    E::None, Observed("the chapter cuts the name short; drivers spell it out"),
+    E::None, Chosen("in words of 64 bytes out of 512; the chapter cuts the name short, drivers spell it out"),
     "Fill levels of the RoCE receive buffer that raise and drop pause." {
         "xon" 15:0 Rw Kept = 0x5A "level at which pause is dropped"
         "xoff" 31:16 Rw Kept = 0x96 "level at which pause is raised"
     }
-    XrnicPauseConf Global 0x10_000C Rw "XRNIC_PAUSE_CONF" E::None, Stated,
+    XrnicPauseConf Global 0x10_000C Rw "XRNIC_PAUSE_CONF"
+    E::Device(D::PauseControl), Chosen("a class that does not ask for pauses obeys none; traffic other than RoCE is not sent by this device"),
     "Priority flow control: which classes are paused, and under which priority." {
         "pause_roce" 0:0 Rw Kept = 0 "pause RoCE traffic"
         "pause_other" 1:1 Rw Kept = 0 "pause other traffic"
@@ -282,7 +285,7 @@ registers! {
         "mac_high" 15:0 Rw Engine = 0 "bytes 0..1, byte 0 in bits 15..8"
     }
     XrnicBufThresholdNonRoce Global 0x10_0018 Rw "XRNIC_BUF_THRESHOLD_NON_ROCE"
-    E::None, Observed("the chapter cuts the name short; drivers spell it out"),
+    E::None, Chosen("in words of 64 bytes out of 512; the chapter cuts the name short, drivers spell it out"),
     "Fill levels of the other receive buffer that raise and drop pause." {
         "xon" 15:0 Rw Kept = 0x5A "level at which pause is dropped"
         "xoff" 31:16 Rw Kept = 0x96 "level at which pause is raised"
@@ -378,7 +381,7 @@ registers! {
         "buffer_bytes" 31:16 Rw Kept = 0 "bytes of a buffer"
     }
     ConIoConf Global 0x10_00AC Rw "CON_IO_CONF"
-    E::None, Chosen("reset value of the ready bit is not printed: always ready"),
+    E::Device(D::ConnectIo), Chosen("rings the receive doorbell of the side band, as a driver's use suggests; the ready bit, whose reset value is not printed, is always 1"),
     "Rings a queue pair's doorbell once after its hardware handshake was switched on." {
         "qp" 26:16 Rw Kept = 0 "queue pair"
         "ready" 31:31 Ro Kept = 1 "another number may be written"
@@ -427,17 +430,17 @@ registers! {
         "mad" 31:16 Ro Kept = 0 "management datagrams from QP1"
     }
     Lstinpkt Status 0x10_0110 Ro "LSTINPKT"
-    E::None, Chosen("any packet with a readable BTH, refused ones included; the QP is the packet's destination"),
+    E::Device(D::LastIn), Chosen("any packet with a readable BTH, refused ones included; the QP is the packet's destination"),
     "The last packet that came in." {
-        "opcode" 7:0 Ro Kept = 0 "BTH opcode"
-        "psn" 19:8 Ro Kept = 0 "PSN, low 12 bits"
-        "qp" 30:20 Ro Kept = 0 "queue pair"
+        "opcode" 7:0 Ro Derived = 0 "BTH opcode"
+        "psn" 19:8 Ro Derived = 0 "PSN, low 12 bits"
+        "qp" 30:20 Ro Derived = 0 "queue pair"
     }
-    Lstoutpkt Status 0x10_0114 Ro "LSTOUTPKT" E::None, Chosen("the QP is the sending one"),
+    Lstoutpkt Status 0x10_0114 Ro "LSTOUTPKT" E::Device(D::LastOut), Chosen("the QP is the sending one"),
     "The last packet that went out." {
-        "opcode" 7:0 Ro Kept = 0 "BTH opcode"
-        "psn" 19:8 Ro Kept = 0 "PSN, low 12 bits"
-        "qp" 30:20 Ro Kept = 0 "queue pair"
+        "opcode" 7:0 Ro Derived = 0 "BTH opcode"
+        "psn" 19:8 Ro Derived = 0 "PSN, low 12 bits"
+        "qp" 30:20 Ro Derived = 0 "queue pair"
     }
     Ininvdupcnt Status 0x10_0118 Ro "ININVDUPCNT"
     E::None, Chosen("invalid is what was refused for another reason than a missing receive buffer"),

@@ -20,7 +20,8 @@ impl<M: Memory> Nic<Ernic, M> {
     /// Reads a register. What is not listed reads 0 and is counted.
     pub fn read32(&mut self, offset: u32) -> u32 {
         match self.find(offset) {
-            Ok(at) => self.read_register(at),
+            Ok(at) if self.device.map.profile.moved.is_empty() => self.read_register(at),
+            Ok(at) => self.read_moved(at),
             Err(reason) => {
                 self.engine.count_refused(reason);
                 0
@@ -31,7 +32,8 @@ impl<M: Memory> Nic<Ernic, M> {
     /// Writes a register. What is refused changes nothing and is counted.
     pub fn write32(&mut self, offset: u32, value: u32) {
         let refused = match self.find(offset) {
-            Ok(at) => self.write_register(at, value),
+            Ok(at) if self.device.map.profile.moved.is_empty() => self.write_register(at, value),
+            Ok(at) => self.write_moved(at, value),
             Err(reason) => Err(reason),
         };
         if let Err(reason) = refused {
@@ -74,6 +76,23 @@ impl<M: Memory> Nic<Ernic, M> {
         let masks = &MASKS[at.register as usize];
         let kept = if masks.kept == 0 { 0 } else { self.device.kept(at) & masks.kept };
         kept | self.read_effect(at)
+    }
+
+    /// Reads a register as a profile with moved fields shows it.
+    fn read_moved(&self, at: Location) -> u32 {
+        let table = |register| self.read_register(Location { register, ..at });
+        self.device.map.profile.software_value(at.register, table)
+    }
+
+    /// Writes a register as a profile with moved fields shows it: what it carries for others first, so
+    /// that a device is switched on last.
+    fn write_moved(&mut self, at: Location, value: u32) -> Result<(), Reason> {
+        let profile = self.device.map.profile;
+        for field in profile.carried(at.register) {
+            let at = Location { register: field.register, ..at };
+            self.write_register(at, field.value(value))?;
+        }
+        self.write_register(at, profile.table_value(at.register, value))
     }
 
     fn write_register(&mut self, at: Location, value: u32) -> Result<(), Reason> {

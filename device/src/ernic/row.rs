@@ -145,6 +145,14 @@ pub enum DeviceEffect {
     PortIpv6(u8),
     /// How many queue pairs may run.
     ActiveQps,
+    /// Priority flow control of the port.
+    PauseControl,
+    /// A doorbell on the side band.
+    ConnectIo,
+    /// The last packet that came in.
+    LastIn,
+    /// The last packet that went out.
+    LastOut,
     /// WQE processor.
     WqeProcessor,
     /// QP manager.

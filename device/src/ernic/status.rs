@@ -38,6 +38,10 @@ impl Bank {
         self.words[usize::from(index % 64)]
     }
 
+    pub(super) fn has(&self, q: u16) -> bool {
+        self.word(q / 32) & 1 << (q % 32) != 0
+    }
+
     pub(super) fn clear(&mut self, index: u16, ones: u32) {
         let word = &mut self.words[usize::from(index % 64)];
         *word &= !ones;
@@ -62,6 +66,25 @@ pub(super) struct Status {
     pub(super) work_count: u16,
     /// Queue pair of the last answer, for RESPHNDSTS.
     pub(super) last_answer_qp: u16,
+    pub(super) last_in: LastPacket,
+    pub(super) last_out: LastPacket,
+}
+
+/// What LSTINPKT and LSTOUTPKT tell of.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct LastPacket {
+    opcode: u8,
+    psn: u32,
+    qp: u32,
+}
+
+impl LastPacket {
+    /// As a register that has PSN and queue pair in these bits.
+    pub(super) const fn word(self, (psn, qp): (u32, u32)) -> u32 {
+        self.opcode as u32
+            | (self.psn << psn.trailing_zeros()) & psn
+            | (self.qp << qp.trailing_zeros()) & qp
+    }
 }
 
 /// Which half of a counter register.
@@ -80,6 +103,8 @@ impl Status {
             cnp_bank: Bank::RESET,
             work_count: 0,
             last_answer_qp: 0,
+            last_in: LastPacket { opcode: 0, psn: 0, qp: 0 },
+            last_out: LastPacket { opcode: 0, psn: 0, qp: 0 },
         }
     }
 
@@ -136,15 +161,16 @@ impl Status {
     /// A frame arrived. `true` where it was a negative acknowledgement.
     #[inline]
     pub(super) fn received(&mut self, verdict: &Verdict) -> bool {
-        let not_roce =
-            matches!(verdict.refused, Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1));
+        let not_roce = matches!(
+            verdict.refused,
+            Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1 | Reason::OtherBufferFull)
+        );
         if not_roce || verdict.flow_control {
             return false;
         }
         self.count(Register::Inalldrppktcnt, Half::High, 1);
         if let Some(opcode) = verdict.opcode {
-            *self.word_mut(Register::Lstinpkt) =
-                last_packet(opcode, verdict.psn.get(), verdict.qpn.get());
+            self.last_in = LastPacket { opcode, psn: verdict.psn.get(), qp: verdict.qpn.get() };
         }
         if verdict.duplicate {
             self.count(Register::Ininvdupcnt, Half::High, 1);
@@ -160,7 +186,12 @@ impl Status {
     fn count_dropped(&mut self, reason: Reason) {
         self.count(Register::Inalldrppktcnt, Half::Low, 1);
         // The packet itself was fine; there was no buffer for it.
-        if !matches!(reason, Reason::ReceiverNotReady | Reason::PsnBehindReceiverNotReady) {
+        if !matches!(
+            reason,
+            Reason::ReceiverNotReady
+                | Reason::PsnBehindReceiverNotReady
+                | Reason::ReceiveBufferFull
+        ) {
             self.count(Register::Ininvdupcnt, Half::Low, 1);
             self.raise(INVALID_PACKET);
         }
@@ -206,7 +237,7 @@ impl Status {
     pub(super) fn transmitted(&mut self, train: &Train) {
         let packets = u32::from(train.segments);
         let psn = train.psn.get().wrapping_add(packets - u32::from(packets != 0));
-        *self.word_mut(Register::Lstoutpkt) = last_packet(train.opcode, psn, train.qpn.get());
+        self.last_out = LastPacket { opcode: train.opcode, psn, qp: train.qpn.get() };
         if train.retransmission {
             self.count_word(Register::Retrycntsts, packets);
         }
@@ -253,11 +284,6 @@ impl Status {
 /// NAK and RNR NAK; bits 6..5 of the syndrome are 0 in an ACK (IBTA vol 1, 9.7.5.1.2).
 const fn is_nak(syndrome: Option<u8>) -> bool {
     matches!(syndrome, Some(syndrome) if syndrome & 0x60 != 0)
-}
-
-/// LSTINPKT and LSTOUTPKT.
-const fn last_packet(opcode: u8, psn: u32, qp: u32) -> u32 {
-    opcode as u32 | (psn & 0xFFF) << 8 | (qp & 0x7FF) << 20
 }
 
 #[cfg(test)]

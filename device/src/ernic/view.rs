@@ -11,8 +11,8 @@ use softrnic_engine::{
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::queues::{
-    CQ_INTERRUPT, CQE_LEN, CQE_WRITE, INLINE_LEN_MAX, RQ_INTERRUPT, SDATA_OFFSET, Wqe, next_index,
-    opcode,
+    CQ_INTERRUPT, CQE_LEN, CQE_WRITE, HANDSHAKE_OFF, INLINE_LEN_MAX, RQ_INTERRUPT, SDATA_OFFSET,
+    Wqe, next_index, opcode,
 };
 use super::registers::Register;
 use super::status::{CNP, COMPLETION, FATAL, ILLEGAL_OPCODE, MAD, RECEIVE, RNR_NAK};
@@ -206,7 +206,9 @@ impl<M: Memory> View<'_, M> {
         *qp.word_mut(Register::Cqhead) = head;
         qp.completed = qp.completed.wrapping_add(1);
         let doorbell = qp.address(Register::Cqdbadd, Register::Cqdbaddmsb);
-        if doorbell != 0 {
+        if !qp.is_set(HANDSHAKE_OFF) {
+            self.ernic.ports.completed(q);
+        } else if doorbell != 0 {
             self.memory.write_u32(doorbell, head)?;
         }
         if qp.is_set(CQ_INTERRUPT) {
@@ -249,7 +251,9 @@ impl<M: Memory> View<'_, M> {
         let producer = next_index(qp.word(Register::Statrqpidb), qp.rq_depth());
         *qp.word_mut(Register::Statrqpidb) = producer;
         let doorbell = qp.address(Register::Rqwptrdbadd, Register::Rqwptrdbaddmsb);
-        if doorbell != 0 {
+        if !qp.is_set(HANDSHAKE_OFF) {
+            self.ernic.ports.received(q, producer);
+        } else if doorbell != 0 {
             self.memory.write_u32(doorbell, producer)?;
         }
         if qp.is_set(RQ_INTERRUPT) {

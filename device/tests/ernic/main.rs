@@ -4,6 +4,7 @@
 mod counters;
 mod global;
 mod interrupts;
+mod link;
 mod queue_pair;
 mod regions;
 mod rows;

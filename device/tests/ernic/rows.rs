@@ -5,7 +5,7 @@
 use softrnic_device::ernic::{Demotion, Location, ROWS, Register, Section};
 
 use crate::world::{Bench, Check, QP, REGION_ROW};
-use crate::{counters, global, interrupts, queue_pair, regions};
+use crate::{counters, global, interrupts, link, queue_pair, regions};
 
 pub type Story = fn(&Bench) -> Check;
 
@@ -33,7 +33,9 @@ fn plan(register: Register) -> Plan {
 
         R::Xrnicconf => Behaves(global::enable_ack_mode_and_source_port),
         R::Xrnicadconf => Behaves(global::software_override),
-        R::XrnicBufThresholdRoce | R::XrnicBufThresholdNonRoce | R::XrnicPauseConf => Stores(LATER),
+        R::XrnicBufThresholdRoce => Behaves(link::roce_thresholds),
+        R::XrnicBufThresholdNonRoce => Behaves(link::other_thresholds),
+        R::XrnicPauseConf => Behaves(link::pauses),
         R::Macxaddlsb | R::Macxaddmsb => Behaves(global::mac_address),
         R::Ipv6xadd1 | R::Ipv6xadd2 | R::Ipv6xadd3 | R::Ipv6xadd4 => Behaves(global::ipv6_traffic),
         R::XrnicConfQpEn => Behaves(global::active_queue_pairs),
@@ -45,7 +47,7 @@ fn plan(register: Register) -> Plan {
         R::Ipkterrqba | R::Ipkterrqbamsb | R::Ipkterrqsz => Stores(LATER),
         R::Ipkterrqwptr => Pending,
         R::Datbufba | R::Datbufbamsb | R::Datbufsz => Stores(LATER),
-        R::ConIoConf => Stores(LATER),
+        R::ConIoConf => Behaves(link::connect_io),
         R::Resperrpktba | R::Resperrpktbamsb | R::Resperrsz => Stores(LATER),
         R::Resperrwrptr => Stores(LATER),
 

@@ -689,7 +689,7 @@ fn two_priorities() -> Pair {
     setup.attributes.ack_timeout = 0;
     let mut pair = Pair::new(setup);
     let end = &mut pair.ends[0];
-    let pfc = Some(Pfc { rate_bits_per_s: 100 * GBIT, priorities: 0xFF });
+    let pfc = Some(Pfc { rate_bits_per_s: 100 * GBIT, priorities: 0xFF, ..Pfc::default() });
     end.engine.set_port(Port { pfc, ..*end.engine.port() });
     let mut attributes = *end.engine.qp(end.qpn).expect("it exists").attributes();
     attributes.path.priority = None;
@@ -798,7 +798,7 @@ fn f_62_global_pause_is_ignored_and_without_pfc_both_are_refused() {
     assert_eq!(pair.inject(0, &pfc(3, 0xFFFF)[..20]), Some(Reason::FrameTooShort));
     assert!(senders(&mut pair, 4).contains(&PRIORITY_3));
     let engine = &mut pair.ends[0].engine;
-    let only_4 = Some(Pfc { rate_bits_per_s: 100 * GBIT, priorities: 1 << 4 });
+    let only_4 = Some(Pfc { rate_bits_per_s: 100 * GBIT, priorities: 1 << 4, ..Pfc::default() });
     engine.set_port(Port { pfc: only_4, ..*engine.port() });
     assert_eq!(pair.inject(0, &pfc(3, 0xFFFF)), None);
     assert_eq!(pair.ends[0].engine.paused_priorities(), 0, "not a priority that may be paused");
@@ -809,13 +809,38 @@ fn f_62_global_pause_is_ignored_and_without_pfc_both_are_refused() {
 }
 
 #[test]
+fn f_62_a_port_of_one_class_stops_wholly_and_may_obey_global_pause() {
+    let mut pair = two_priorities();
+    let what = FlowControl::Pause { quanta: 100 };
+    let pause = build(&FlowControlFrame { source_mac: [2, 0, 0, 0, 0, 9], what });
+    let with = |pair: &mut Pair, priorities, global| {
+        let rate_bits_per_s = 100 * GBIT;
+        let pfc = Some(Pfc { rate_bits_per_s, priorities, global, one_class: true });
+        let engine = &mut pair.ends[0].engine;
+        engine.set_port(Port { pfc, ..*engine.port() });
+    };
+    with(&mut pair, 1 << 5, false);
+    assert_eq!(pair.inject(0, &pfc(3, 0xFFFF)), None);
+    assert_eq!(senders(&mut pair, 4).len(), 4, "another priority than the class's");
+    assert_eq!(pair.inject(0, &pfc(5, 0xFFFF)), None);
+    assert!(senders(&mut pair, 1).is_empty(), "no queue pair is tagged with 5, yet all stop");
+    assert_eq!(pair.inject(0, &pfc(5, 0)), None);
+    assert_eq!(senders(&mut pair, 4).len(), 4);
+    assert_eq!(pair.inject(0, &pause), Some(Reason::FlowControl));
+    with(&mut pair, 0, true);
+    assert_eq!(pair.inject(0, &pause), None);
+    assert!(senders(&mut pair, 1).is_empty());
+    assert_eq!(pair.ends[0].engine.next_deadline(), Some(Nanos(512)));
+}
+
+#[test]
 fn f_61_a_cnp_waits_for_its_own_priority() {
     let mut setup = notifying(0);
     setup.attributes.path.priority = Some(3);
     let mut pair = Pair::new(setup);
     pair.region();
     let engine = &mut pair.ends[1].engine;
-    let all = Some(Pfc { rate_bits_per_s: 100 * GBIT, priorities: 0xFF });
+    let all = Some(Pfc { rate_bits_per_s: 100 * GBIT, priorities: 0xFF, ..Pfc::default() });
     engine.set_port(Port { pfc: all, ..*engine.port() });
     let marked = |pair: &mut Pair| {
         pair.ends[0].post(write(8));

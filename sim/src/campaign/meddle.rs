@@ -18,24 +18,20 @@ pub(super) enum Meddle {
     Flip { node: usize, nth: u64, bit: u64 },
     /// Bits that the ICRC does not cover turn over in every frame, but for ECN.
     Masked(Random),
-    /// Before some frames comes another one that nobody may hear.
-    Inject(Random),
+    /// Before some frames comes another one that nobody may hear. `partitions`: the node looks at
+    /// partition keys (ERNIC does not).
+    Inject { random: Random, partitions: bool },
 }
 
 impl Meddle {
-    /// What of it concerns a node.
-    pub(super) fn for_node(&self, number: usize) -> Self {
+    /// What of it concerns a node, which looks at partition keys or does not.
+    pub(super) fn for_node(&self, number: usize, looks: bool) -> Self {
         match self {
             Self::Lose { node, .. } | Self::Flip { node, .. } if *node != number => Self::None,
-            Self::Masked(random) | Self::Inject(random) => {
-                let mut random = random.clone();
-                let seed = random.next_u64();
-                let random = Random::new(seed, number as u64);
-                if matches!(self, Self::Masked(_)) {
-                    Self::Masked(random)
-                } else {
-                    Self::Inject(random)
-                }
+            Self::Masked(random) => Self::Masked(of_node(random, number)),
+            Self::Inject { random, partitions } => {
+                let partitions = *partitions && looks;
+                Self::Inject { random: of_node(random, number), partitions }
             }
             other => other.clone(),
         }
@@ -43,17 +39,17 @@ impl Meddle {
 
     /// Frames that arrive before this one.
     pub(super) fn before(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
-        let Self::Inject(random) = self else { return None };
+        let Self::Inject { random, partitions } = self else { return None };
         if random.next_u64() % 3 != 0 {
             return None;
         }
-        unheard(frame, random)
+        unheard(frame, random, *partitions)
     }
 
     /// What arrives instead of a frame: `None` for nothing, `Some(true)` for what is in `own` now.
     pub(super) fn change(&mut self, frame: &[u8], own: &mut Vec<u8>) -> Option<bool> {
         match self {
-            Self::None | Self::Inject(_) => Some(false),
+            Self::None | Self::Inject { .. } => Some(false),
             Self::Lose { nth, .. } => {
                 let lost = *nth == 0;
                 *nth = nth.wrapping_sub(1);
@@ -76,6 +72,11 @@ impl Meddle {
             }
         }
     }
+}
+
+/// Each node draws for itself.
+fn of_node(random: &Random, number: usize) -> Random {
+    Random::new(random.clone().next_u64(), number as u64)
 }
 
 /// Turns over one bit that the ICRC covers.
@@ -125,7 +126,7 @@ fn turn_masked(frame: &mut [u8], random: &mut Random) {
 }
 
 /// A frame like this one that no queue pair may hear (rules V-01 to V-08).
-fn unheard(frame: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+fn unheard(frame: &[u8], random: &mut Random, partitions: bool) -> Option<Vec<u8>> {
     let packet = parse(frame).ok()?;
     let (l3, bth, end) = (packet.l3_offset(), packet.bth_offset(), packet.icrc_offset());
     let (network, cnp) =
@@ -147,7 +148,7 @@ fn unheard(frame: &[u8], random: &mut Random) -> Option<Vec<u8>> {
             copy[bth] = if packet.deth().is_some() { 0 } else { copy[bth] };
         }
         // Another partition.
-        2 => copy[bth + 3] ^= 0x11,
+        2 if partitions => copy[bth + 3] ^= 0x11,
         // Another service's opcode.
         3 => copy[bth] ^= 0x20,
         // A transport version that is not ours.

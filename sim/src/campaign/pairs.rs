@@ -35,7 +35,7 @@ pub(super) fn play_paired(plan: &Plan, first: &Outcome) -> Vec<Violation> {
             same("P-24", &first.traces, &play(plan).traces, true, "plays otherwise the second time")
         }
         1 => {
-            let injected = again(&Meddle::Inject(random));
+            let injected = again(&Meddle::Inject { random, partitions: true });
             same("P-11", &first.traces, &injected, true, "a frame that nobody may hear is felt");
         }
         2 => {

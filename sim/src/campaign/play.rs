@@ -225,7 +225,8 @@ impl<'a> Play<'a> {
                 FaceKind::Native => Box::new(NativeNode::new(&spec, node_plan, len)?),
             };
             let (check, wake) = (NodeCheck::new(), Nanos::NEVER);
-            let number = world.add(Seat { node, check, wake, meddle: meddle.for_node(i) });
+            let meddle = meddle.for_node(i, node_plan.face == FaceKind::Native);
+            let number = world.add(Seat { node, check, wake, meddle });
             ports.push((spec.mac, number));
         }
         let config = LinkConfig {

@@ -154,7 +154,7 @@ impl RequesterCheck {
         if moved {
             self.progress(now, &after);
         }
-        if verdict.refused == Some(Reason::ResponseImpliedNak) {
+        if packet.is_some() && verdict.refused == Some(Reason::ResponseImpliedNak) {
             self.implied_nak |= !core::mem::replace(&mut self.implied_nak_seen, true);
         }
         let Some(packet) = packet.filter(|p| p.row.operation.is_response()) else {

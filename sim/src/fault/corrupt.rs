@@ -39,6 +39,9 @@ pub struct Field {
     field: Option<&'static str>,
 }
 
+/// First byte, bytes, and the highest and lowest bit in the number they make where that is not all.
+type Place = (usize, usize, Option<(u8, u8)>);
+
 /// What becomes of the bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -65,8 +68,7 @@ impl Field {
         tree::field_names().map(|(header, field)| Self { header, field })
     }
 
-    /// First byte, bytes, highest and lowest bit in the number they make.
-    fn find(self, frame: &[u8]) -> Option<(usize, usize, Option<(u8, u8)>)> {
+    fn find(self, frame: &[u8]) -> Option<Place> {
         let tree = tree::decode(frame);
         let header = tree.nodes.iter().find(|node| node.name == self.header)?;
         let node = match self.field {
