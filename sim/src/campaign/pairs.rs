@@ -69,7 +69,8 @@ fn independent(
         (node.shared_cq, node.shared_rq) = (false, false);
     }
     let chosen = chosen % plan.connection.len().max(1);
-    if plan.connection.get(chosen).is_none_or(|c| c.service == ServiceKind::Ud) {
+    // What leaves unanswered completes unheard: software goes on when it looks for another reason.
+    if plan.connection.get(chosen).is_none_or(|c| c.service != ServiceKind::Rc) {
         return;
     }
     let mut alone = together.clone();

@@ -165,7 +165,9 @@ struct EndState {
     /// Buffers that are given back at a time.
     releases: VecDeque<(Nanos, Bytes)>,
     flushed: bool,
-    trace: u64,
+    /// What completed of its own work, and what arrived, as numbers.
+    done_trace: u64,
+    arrived_trace: u64,
 }
 
 /// A message's places.
@@ -407,7 +409,8 @@ impl<'a> Play<'a> {
             cells: open,
             releases: VecDeque::new(),
             flushed: false,
-            trace: 0,
+            done_trace: 0,
+            arrived_trace: 0,
         })
     }
 
@@ -629,7 +632,7 @@ impl<'a> Play<'a> {
 
     fn done(&mut self, now: Nanos, end: usize, id: u16, ended: Ended) -> Result<(), NodeError> {
         let state = &mut self.ends[end];
-        state.trace = mix(state.trace ^ u64::from(id) ^ (ended as u64) << 32);
+        state.done_trace = mix(state.done_trace ^ u64::from(id) ^ (ended as u64) << 32);
         let list = state.delivery.completed(now, id.into(), ended, &mut self.findings);
         for (message, ended) in list {
             self.ended(now, end, message, ended)?;
@@ -700,7 +703,7 @@ impl<'a> Play<'a> {
             None => whole,
         };
         let state = &mut self.ends[end];
-        state.trace = mix(state.trace ^ mix(arrival.len.unwrap_or(0).into()));
+        state.arrived_trace = mix(state.arrived_trace ^ mix(arrival.len.unwrap_or(0).into()));
         let direction = &mut self.ends[peer].delivery;
         let len = direction.arrived(now, own, arrival.len, arrival.immediate, &mut self.findings);
         let used = if arrival.by_write { 0 } else { (skip + len).min(buffer.len) as usize };
@@ -797,7 +800,8 @@ impl<'a> Play<'a> {
                 .end(qpn)
                 .map(|e| (e.trace, e.timeless_trace));
             let (timed, timeless) = watched.unwrap_or_default();
-            let (timed, timeless) = (mix(timed ^ end.trace), mix(timeless ^ end.trace));
+            let software = mix(end.done_trace) ^ end.arrived_trace;
+            let (timed, timeless) = (mix(timed ^ software), mix(timeless ^ software));
             outcome.digest = mix(outcome.digest ^ timed ^ end.side as u64);
             outcome.traces.push(Trace { connection: end.connection, timed, timeless });
         }
