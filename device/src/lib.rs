@@ -16,4 +16,4 @@ mod nic;
 pub mod verbs;
 
 pub use memory::{DmaFault, Memory, Ram};
-pub use nic::{Device, Nic};
+pub use nic::{Between, Device, EngineCall, Nic};
