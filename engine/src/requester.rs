@@ -653,9 +653,12 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
     })
 }
 
-/// Rule Q-09: whether a message that takes a receive buffer may start.
+/// Rule Q-09: whether a message that takes a receive buffer may start. With nothing on its way, one
+/// always may: an honest peer allows it, and whatever else a limit says, nobody would ever change it.
 fn has_credit(requester: &Requester, entry: &InFlight) -> bool {
-    !entry.takes_receive() || requester.credits.allows(requester.ssn + 1)
+    !entry.takes_receive()
+        || requester.credits.allows(requester.ssn + 1)
+        || requester.next_psn == requester.unacknowledged
 }
 
 /// Takes the next work request into the ring. `false`: there is none, no room, or nothing new may
