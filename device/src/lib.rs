@@ -12,6 +12,7 @@ extern crate std;
 pub mod ernic;
 mod memory;
 mod nic;
+pub mod reconic;
 pub mod verbs;
 
 pub use memory::{DmaFault, Memory, Ram};
