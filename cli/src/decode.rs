@@ -1,4 +1,5 @@
-//! `rnic decode`: frames from a capture or from hexadecimal text as trees of named fields.
+//! `rnic decode`: frames from a capture or from hexadecimal text as trees of named fields, and (`qpc`)
+//! queue pair contexts.
 //!
 //! Prints what `softrnic_engine::packet::tree` says; it must not know a header itself.
 
@@ -12,13 +13,15 @@ use serde::Serialize;
 use softrnic_engine::packet::tree::{self, Node, Tree, Value};
 use softrnic_host::capture::{CapturedPacket, Reader};
 
+mod dump;
 mod hexdump;
+mod qpc;
 
 /// What to decode, and how to print it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A pcap or pcapng file; "-" reads standard input
-    #[arg(value_name = "FILE", required_unless_present = "hex", conflicts_with = "hex")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["hex", "qpc"], conflicts_with_all = ["hex", "qpc"])]
     file: Option<PathBuf>,
 
     /// One Ethernet frame without FCS as hexadecimal text; "-" reads the text from standard input.
@@ -26,7 +29,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     hex: Option<String>,
 
-    /// One JSON object a line and frame
+    /// A Hermon (ConnectX, mlx4) queue pair context: a file with its 248 bytes or with a dump of them,
+    /// hexadecimal text, or "-". Dumps may have offset columns, 32-bit words and log prefixes
+    #[arg(long, value_name = "FILE|HEX", conflicts_with = "hex", allow_hyphen_values = true)]
+    qpc: Option<String>,
+
+    /// Byte order of the 32-bit words of a context's dump
+    #[arg(long, value_enum, default_value = "big", requires = "qpc")]
+    words: qpc::Words,
+
+    /// The context stands in a command's box, behind opt_param_mask and a reserved word
+    #[arg(long, requires = "qpc")]
+    mailbox: bool,
+
+    /// One JSON object a line and frame; one for a context
     #[arg(long)]
     json: bool,
 }
@@ -34,6 +50,11 @@ pub(crate) struct Args {
 /// Decodes what the arguments name. The exit status is 1 where a capture ends in damage.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
+    if let Some(what) = &args.qpc {
+        let outcome = qpc::run(what, args.words, args.mailbox, args.json, &mut out);
+        out.flush()?;
+        return outcome.map(|()| ExitCode::SUCCESS);
+    }
     let outcome = match (&args.hex, &args.file) {
         (Some(text), _) => decode_hex(text, args.json, &mut out),
         (None, Some(path)) if path.as_os_str() == "-" => {

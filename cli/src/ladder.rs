@@ -2,7 +2,7 @@
 //!
 //! `softrnic_sim::ladder` follows the packets; here are files, filters and the screen.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use softrnic_sim::ladder::{
     Captured, Excerpts, Follower, Mark, Marks, Rung, Skipped, Step, Weight,
 };
 
-mod draw;
+pub(crate) mod draw;
 
 use draw::{Color, Drawing};
 
@@ -237,16 +237,18 @@ impl<'a> View<'a> {
             self.drawing.pause(self.out)?;
         }
         self.excerpt_count += 1;
-        if !self.args.json {
-            let ends = |step: &Step| match step {
-                Step::Rung(rung) => [rung.from, rung.to],
-                Step::Skipped(skipped) => [skipped.from, skipped.to],
-                Step::Remark(remark) => [remark.station; 2],
-            };
-            let stations = steps.iter().flat_map(ends).collect::<BTreeSet<_>>();
-            self.drawing.columns(self.out, &stations, source.follower.stations())?;
+        if self.args.json {
+            return steps.iter().try_for_each(|step| self.step(source, step));
         }
-        steps.iter().try_for_each(|step| self.step(source, step))
+        let rungs = |steps: &[Step]| steps.iter().filter(|s| matches!(s, Step::Rung(_))).count();
+        let mut steps = steps;
+        if let Some(limit) = self.args.limit {
+            while self.shown + rungs(&steps) as u64 > limit {
+                steps.pop();
+            }
+        }
+        self.shown += rungs(&steps) as u64;
+        self.drawing.excerpt(self.out, &steps, source.follower.stations())
     }
 
     fn step<R: Read>(&mut self, source: &Source<R>, step: &Step) -> io::Result<()> {

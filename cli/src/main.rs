@@ -5,7 +5,9 @@
 
 mod decode;
 mod doctor;
+mod encode;
 mod explain;
+mod html;
 mod ladder;
 mod names;
 mod regs;
@@ -29,6 +31,8 @@ struct Cli {
 enum Command {
     /// Show the frames of a capture, or bytes given as text, as trees of named fields
     Decode(decode::Args),
+    /// Make the bytes of named fields
+    Encode(encode::Args),
     /// Show the packets of a capture as a ladder: who sent what to whom, and what became of it
     Ladder(ladder::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
@@ -44,6 +48,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Decode(args) => decode::run(&args),
+        Command::Encode(args) => encode::run(&args),
         Command::Ladder(args) => ladder::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::run(&args),

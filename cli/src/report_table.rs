@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use softrnic_sim::{NodeReport, PhaseReport, Report};
+use softrnic_sim::{FaultReport, NodeReport, PhaseReport, Report};
 
 use crate::run::Speed;
 
@@ -50,6 +50,7 @@ pub(crate) fn print(
          `cargo bench` measures the engine with more care."
     )?;
     report.phases.iter().try_for_each(|phase| print_phase_details(out, phase))?;
+    print_faults(out, &report.faults)?;
     print_counters(out, &report.nodes)
 }
 
@@ -84,6 +85,34 @@ fn print_phase_details(out: &mut impl Write, phase: &PhaseReport) -> io::Result<
             writeln!(out, "  {failure}")?;
         }
         let more = phase.failure_count.saturating_sub(phase.failures.len() as u64);
+        if more > 0 {
+            writeln!(out, "  and {} more", grouped(more))?;
+        }
+    }
+    Ok(())
+}
+
+/// Firings of a rule that are printed; all are in the report.
+const FIRINGS_SHOWN: usize = 3;
+
+/// Each rule with its first firings; one that never fired says why, as far as that is known.
+fn print_faults(out: &mut impl Write, faults: &[FaultReport]) -> io::Result<()> {
+    for (i, fault) in faults.iter().enumerate() {
+        let above = if i == 0 { "\n" } else { "" };
+        let times =
+            if fault.fired == 1 { "once" } else { &format!("{} times", grouped(fault.fired)) };
+        match (fault.fired, fault.matched) {
+            (0, 0) => writeln!(out, "{above}{}: NEVER FIRED, nothing matched", fault.rule)?,
+            (0, matched) => {
+                let matched = grouped(matched);
+                writeln!(out, "{above}{}: NEVER FIRED, {matched} matched", fault.rule)?;
+            }
+            _ => writeln!(out, "{above}{}: fired {times}", fault.rule)?,
+        }
+        for firing in fault.firings.iter().take(FIRINGS_SHOWN) {
+            writeln!(out, "  {:>12} ns  {}  {}", firing.at_ns, firing.node, firing.what)?;
+        }
+        let more = fault.fired.saturating_sub(FIRINGS_SHOWN as u64);
         if more > 0 {
             writeln!(out, "  and {} more", grouped(more))?;
         }

@@ -13,10 +13,12 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use softrnic_host::capture::{Interface, Writer};
+use softrnic_sim::ladder::{Remark, Stories};
 use softrnic_sim::{
     Activity, DEFAULT_SCENARIO, Fate, Observer, Report, Scenario, Sighting, Simulation,
 };
 
+use crate::html::Page;
 use crate::report_table;
 
 /// Options of `rnic run`.
@@ -30,7 +32,7 @@ pub(crate) struct Args {
     /// Print report.json instead of tables
     #[arg(long)]
     json: bool,
-    /// Directory for capture.pcapng (every frame, whole), report.json and speed.json
+    /// Directory for report.html, capture.pcapng (every frame, whole), report.json and speed.json
     #[arg(long, value_name = "DIR", default_value = "rnic-out")]
     out: PathBuf,
     /// Print the embedded scenario, commented, as a starting point
@@ -89,13 +91,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         recorder.clock = Clock::start(reading);
         let Some(phase) = simulation.run_phase(&mut recorder) else { break };
         let (name, messages, bytes) = (phase.name.clone(), phase.messages, phase.bytes);
+        recorder.stories.end_phase(phase.failure_count > 0);
         speeds.push(recorder.clock.stop().speed(name, messages, bytes));
         if recorder.error.is_some() {
             break;
         }
     }
+    let (stories, told) = core::mem::take(&mut recorder.stories).finish();
     recorder.finish().with_context(|| format!("cannot write {}", capture_path.display()))?;
 
+    let scenario = simulation.scenario().clone();
     let report = simulation.finish();
     let speed = SpeedReport {
         scenario: report.scenario.clone(),
@@ -110,7 +115,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let speed_path = args.out.join("speed.json");
     write_file(&speed_path, &to_json(&speed)?)?;
 
-    let paths = [capture_path, report_path, speed_path];
+    let page_path = args.out.join("report.html");
+    let page = Page {
+        scenario: &scenario,
+        report: &report,
+        stories: &stories,
+        told: &told,
+        command: command(args, report.seed),
+    };
+    write_file(&page_path, &page.to_html())?;
+
+    let paths = [page_path, capture_path, report_path, speed_path];
     let printed = match args.json {
         true => io::stdout().lock().write_all(report_json.as_bytes()),
         false => print_tables(&report, &speed, &paths),
@@ -121,6 +136,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         printed => printed?,
     }
     Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The command that runs it again. Of a path, only what does not depend on this machine.
+fn command(args: &Args, seed: u64) -> String {
+    let file = args.scenario.as_deref().and_then(Path::file_name);
+    let file = file.map_or_else(String::new, |name| format!("{} ", name.to_string_lossy()));
+    format!("rnic run {file}--seed {seed}")
 }
 
 fn load(args: &Args) -> anyhow::Result<Scenario> {
@@ -163,7 +185,7 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 3]) -> io::Result<()> {
+fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 4]) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     report_table::print(&mut out, report, &speed.phases, speed.build)?;
     let messages: u64 = report.phases.iter().map(|phase| phase.messages).sum();
@@ -175,20 +197,30 @@ fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 3]) -> i
         report.seed,
         speed.wall_s
     )?;
-    let [capture, report_path, speed_path] = paths.each_ref().map(|path| path.display());
+    let [page, capture, report_path, speed_path] = paths.each_ref().map(|path| path.display());
+    writeln!(
+        out,
+        "  {page}  charts, counters, and the packets around what went wrong; open it in a browser"
+    )?;
     writeln!(out, "  {capture}  every frame, whole; open it with Wireshark")?;
     writeln!(out, "  {report_path}  the same for the same seed, on every machine")?;
     writeln!(out, "  {speed_path}  wall-clock figures of this machine")?;
     out.flush()
 }
 
+/// Comments of a frame at most; more rules than that on one frame go unsaid.
+const COMMENTS_MAX: usize = 16;
+
 /// Writes the capture, takes the time, shows progress.
 struct Recorder {
+    /// Fault rules in words.
+    faults: Vec<String>,
     capture: Writer<BufWriter<File>>,
     /// The first error; nothing is written after it.
     error: Option<io::Error>,
     clock: Clock,
     progress: Progress,
+    stories: Stories,
 }
 
 impl Recorder {
@@ -215,7 +247,14 @@ impl Recorder {
         let capture = open().with_context(|| format!("cannot write {}", path.display()))?;
         let total = scenario.phases.iter().map(|phase| phase.count).sum();
         let progress = Progress { began: Instant::now(), total, seen: 0, bar: None };
-        Ok(Self { capture, error: None, clock: Clock::start(Duration::ZERO), progress })
+        Ok(Self {
+            faults: scenario.fault_labels(),
+            capture,
+            error: None,
+            clock: Clock::start(Duration::ZERO),
+            progress,
+            stories: Stories::default(),
+        })
     }
 
     fn finish(self) -> anyhow::Result<()> {
@@ -240,15 +279,24 @@ impl Observer for Recorder {
             fate => format!("{fate:#}"),
         };
         let again = if sighting.retransmission { "retransmission" } else { "" };
-        let comments = match (again, fate.as_str()) {
-            ("", "") => &[][..],
-            ("", fate) => &[fate],
-            (again, "") => &[again],
-            (again, fate) => &[again, fate],
-        };
+        let copy = if sighting.copy { "copy" } else { "" };
+        let mut comments = [""; COMMENTS_MAX];
+        let rules = sighting.faults.iter().filter_map(|&rule| self.faults.get(rule));
+        let said = [again, copy, fate.as_str()].into_iter().filter(|text| !text.is_empty());
+        let mut count = 0;
+        for (comment, text) in comments.iter_mut().zip(said.chain(rules.map(String::as_str))) {
+            *comment = text;
+            count += 1;
+        }
+        let comments = &comments[..count];
         let interface = u32::try_from(sighting.link).unwrap_or(u32::MAX);
         let written = self.capture.packet(interface, sighting.at, sighting.frame, comments);
         self.error = written.err();
+        self.stories.frame(sighting);
+    }
+
+    fn remark(&mut self, remark: &Remark) {
+        self.stories.remark(remark);
     }
 
     fn activity(&mut self, what: Activity) {

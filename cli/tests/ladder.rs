@@ -81,7 +81,7 @@ fn a_loss_and_its_recovery_are_one_excerpt() {
     let shown = text(&output.stdout);
     assert!(output.status.success());
     assert!(shown.contains("192.0.2.10") && shown.contains("192.0.2.11"), "{shown}");
-    for part in ["✕", "lost: by the link's loss rate", "refused: psn_ahead", "nak=psn_sequence"] {
+    for part in ["✕", "lost: by fault 1", "refused: psn_ahead", "nak=psn_sequence"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert!(shown.contains("retransmission"), "{shown}");

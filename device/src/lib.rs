@@ -11,6 +11,7 @@ extern crate std;
 
 pub mod ernic;
 mod memory;
+pub mod mlx4;
 mod nic;
 pub mod reconic;
 pub mod verbs;

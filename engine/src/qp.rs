@@ -426,6 +426,29 @@ impl Qp {
         self.responder.expected_psn()
     }
 
+    /// The newest PSN that the peer has acknowledged; the one before the first where it has none
+    /// (Hermon last_acked_psn).
+    #[must_use]
+    pub const fn last_acked_psn(&self) -> Psn {
+        self.requester.unacknowledged_psn().minus(1)
+    }
+
+    /// Retries that are left before the next one without progress fails the queue pair (rule Q-43;
+    /// Hermon cur_retry_cnt).
+    #[must_use]
+    pub const fn retries_left(&self) -> u8 {
+        self.attributes.retry_count.saturating_sub(self.requester.retries_used())
+    }
+
+    /// RNR retries that are left; 7, which is for ever, stays 7 (rule Q-45; Hermon cur_rnr_retry).
+    #[must_use]
+    pub const fn rnr_retries_left(&self) -> u8 {
+        match self.attributes.rnr_retry {
+            7 => 7,
+            limit => limit.saturating_sub(self.requester.rnr_retries_used()),
+        }
+    }
+
     pub(crate) fn deadline(&self) -> Nanos {
         self.requester.deadline().min(self.responder.deadline()).min(self.paced_until)
     }

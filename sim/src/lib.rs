@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod ernic_node;
+pub mod fault;
 pub mod ladder;
 mod link;
 mod model;
@@ -15,19 +16,23 @@ mod payload;
 mod random;
 mod report;
 mod scenario;
+mod series;
 mod simulation;
+mod source;
+mod words;
 mod world;
 
 pub use ladder::{Ladder, describe_frame};
-pub use link::{DropRule, ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
+pub use link::{ETHERNET_OVERHEAD_LEN, LinkConfig, Loss, Traffic};
 pub use model::Model;
 pub use node::NodeError;
 pub use pair::ErnicPair;
 pub use random::Random;
-pub use report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+pub use report::{FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, Report};
 pub use scenario::{
     DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
     Scenario, ScenarioError,
 };
+pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};
 pub use world::{Activity, Fate, Observer, Sighting, Station, World};

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde::Serialize;
 
 use crate::scenario::{FaceKind, OperationKind};
+use crate::series::Series;
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +23,32 @@ pub struct Report {
     pub phases: Vec<PhaseReport>,
     /// One for each node.
     pub nodes: Vec<NodeReport>,
+    /// One for each fault rule, those that never fired too.
+    pub faults: Vec<FaultReport>,
+}
+
+/// What a fault rule has done.
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultReport {
+    /// Its number, name and meaning, in words.
+    pub rule: String,
+    /// Frames or calls that it looked for, but for probability, `nth` and `times`.
+    pub matched: u64,
+    /// How often it fired.
+    pub fired: u64,
+    /// When and on what, the first thousand times.
+    pub firings: Vec<FiringReport>,
+}
+
+/// One firing of a fault rule.
+#[derive(Clone, Debug, Serialize)]
+pub struct FiringReport {
+    /// Virtual time.
+    pub at_ns: u64,
+    /// At which node.
+    pub node: String,
+    /// The frame as it was before, in words.
+    pub what: String,
 }
 
 /// One phase.
@@ -72,6 +99,11 @@ pub struct PhaseReport {
     /// The file that was carried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<FileReport>,
+    /// The posting node's queue pair; 0 where none was opened.
+    pub qpn: u32,
+    /// Values over virtual time. For drawing, and not in the JSON.
+    #[serde(skip)]
+    pub series: Series,
     /// What went wrong, the first few in words.
     pub failures: Vec<String>,
     /// How much went wrong in all.

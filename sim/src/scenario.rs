@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Deserializer, Serialize};
-use softrnic_engine::packet::opcode;
 use softrnic_engine::{PathMtu, Psn, ack_timeout_ns};
 use toml::Spanned;
 
-use crate::link::{DropRule, LinkConfig};
+use crate::fault::{Action, Injector, Match, Names, RawFault, Rule, Rules};
+use crate::link::LinkConfig;
+use crate::source::{Source, Table};
 
 /// The embedded scenario, as text with comments.
 pub const DEFAULT_SCENARIO: &str = include_str!("../scenarios/default.toml");
@@ -46,6 +47,8 @@ pub struct Scenario {
     pub links: Vec<LinkSpec>,
     /// What happens, one after the other.
     pub phases: Vec<PhaseSpec>,
+    /// What goes wrong on purpose: the rules of the file, then those that stand for loss rates.
+    pub faults: Rules,
 }
 
 /// The programming interface that a node shows.
@@ -142,10 +145,6 @@ pub struct PhaseSpec {
     pub ack_timeout: u8,
     /// Retries without progress before the queue pair fails.
     pub retry_count: u8,
-    /// Loss rate that replaces the link's.
-    pub loss: Option<f64>,
-    /// Named packets that get lost, with the sending node.
-    pub drops: Vec<(usize, DropRule)>,
     /// Virtual time after which the phase is given up.
     pub limit_ns: u64,
     /// A file whose bytes are carried instead of a pattern.
@@ -187,9 +186,7 @@ impl Scenario {
     /// The first thing that is wrong.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let source = Source { file, text };
-        let raw: RawScenario = toml::from_str(text).map_err(|error| {
-            source.error(error.span().map_or(0, |span| span.start), error.message().to_owned())
-        })?;
+        let raw: RawScenario = toml::from_str(text).map_err(|e| source.reader_error(&e))?;
         let nodes = check_nodes(&source, &raw.node)?;
         let links = check_links(&source, &raw.link, &nodes)?;
         let mut phases = Vec::new();
@@ -210,7 +207,9 @@ impl Scenario {
             let message = format!("more than {PHASES_MAX} phases: split the scenario");
             return Err(source.error(phase.span().start, message));
         }
-        let scenario = Self { name: raw.name, seed: raw.seed, nodes, links, phases };
+        let mut faults = check_faults(&source, &raw.fault, &nodes, &phases)?;
+        faults.0.extend(loss_rules(&raw, &links, &phases));
+        let scenario = Self { name: raw.name, seed: raw.seed, nodes, links, phases, faults };
         for (node, needed) in scenario.nodes.iter().zip(scenario.memory()) {
             if needed > NODE_MEMORY_MAX {
                 let message = format!(
@@ -232,6 +231,18 @@ impl Scenario {
     /// Never, unless the embedded text is broken; a test parses it.
     pub fn embedded() -> Result<Self, ScenarioError> {
         Self::parse("default.toml", DEFAULT_SCENARIO)
+    }
+
+    /// What each fault rule is called and does, in words.
+    #[must_use]
+    pub fn fault_labels(&self) -> Vec<String> {
+        let nodes: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+        let phases: Vec<_> = self.phases.iter().map(|phase| phase.name.as_str()).collect();
+        let label = |(i, rule): (usize, &Rule)| {
+            let name = if rule.name.is_empty() { "" } else { &format!(" {:?}", rule.name) };
+            format!("fault {}{name}, {}", i + 1, Injector::describe(rule, &nodes, &phases))
+        };
+        self.faults.0.iter().enumerate().map(label).collect()
     }
 
     /// Sets the number of messages of the phases that carry a file, from the files' lengths.
@@ -303,6 +314,8 @@ struct RawScenario {
     link: Vec<Spanned<RawLink>>,
     #[serde(default)]
     phase: Vec<Spanned<RawPhase>>,
+    #[serde(default)]
+    fault: Vec<Spanned<RawFault>>,
 }
 
 #[derive(Deserialize)]
@@ -347,21 +360,10 @@ struct RawPhase {
     ack_timeout: Option<u8>,
     retry_count: Option<u8>,
     loss: Option<f64>,
-    #[serde(default)]
-    drop: Vec<RawDrop>,
     limit_ms: Option<u64>,
     file: Option<String>,
     #[serde(default)]
     expect: Expect,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawDrop {
-    from: String,
-    opcode: Option<String>,
-    psn: Option<u32>,
-    nth: Option<u64>,
 }
 
 fn untitled() -> String {
@@ -379,83 +381,6 @@ fn mac_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 6], D:
         let hint = "write six octets as \"02:00:00:00:00:0a\"";
         serde::de::Error::custom(format!("mac = {text:?} is not a MAC address; {hint}"))
     })
-}
-
-/// The text, to say where in it something stands.
-struct Source<'a> {
-    file: &'a str,
-    text: &'a str,
-}
-
-impl Source<'_> {
-    fn error(&self, at: usize, message: String) -> ScenarioError {
-        let before = self.text.get(..at).unwrap_or(self.text);
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
-        ScenarioError { file: self.file.to_owned(), line, column, message }
-    }
-}
-
-/// One table of the text.
-struct Table<'a> {
-    source: &'a Source<'a>,
-    start: usize,
-    title: String,
-}
-
-impl Table<'_> {
-    /// An error about a key of this table.
-    fn error(&self, key: &str, message: &str) -> ScenarioError {
-        let at = self.find(key).unwrap_or(self.start);
-        self.source.error(at, format!("{}: {key}{message}", self.title))
-    }
-
-    /// Where the key stands: the first line of the table that starts with it.
-    fn find(&self, key: &str) -> Option<usize> {
-        let mut at = self.start;
-        for (i, line) in self.source.text.get(self.start..)?.split_inclusive('\n').enumerate() {
-            let content = line.trim_start();
-            if i > 0 && content.starts_with("[[") {
-                return None;
-            }
-            let rest = content.strip_prefix(key).map(str::trim_start);
-            if rest.is_some_and(|rest| rest.starts_with('=') || rest.starts_with('.')) {
-                return Some(at + line.len() - content.len());
-            }
-            at += line.len();
-        }
-        None
-    }
-
-    fn require(&self, holds: bool, key: &str, message: &str) -> Result<(), ScenarioError> {
-        if holds { Ok(()) } else { Err(self.error(key, message)) }
-    }
-
-    fn node(&self, key: &str, name: &str, nodes: &[NodeSpec]) -> Result<usize, ScenarioError> {
-        nodes.iter().position(|node| node.name == name).ok_or_else(|| {
-            let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
-            self.error(
-                key,
-                &format!(
-                    " names {name:?}, but the nodes are: {}",
-                    match names.is_empty() {
-                        true => "none (add a [[node]])".to_owned(),
-                        false => names.join(", "),
-                    }
-                ),
-            )
-        })
-    }
-
-    fn vlan(&self, vlan: Option<u16>) -> Result<(), ScenarioError> {
-        let valid = vlan.is_none_or(|id| (1..=4094).contains(&id));
-        self.require(valid, "vlan", " must be a VLAN id from 1 to 4094")
-    }
-
-    fn loss(&self, loss: Option<f64>) -> Result<(), ScenarioError> {
-        let valid = loss.is_none_or(|rate| (0.0..=1.0).contains(&rate));
-        self.require(valid, "loss", " must be a probability from 0.0 to 1.0 (1 % is 0.01)")
-    }
 }
 
 fn check_nodes(
@@ -522,7 +447,7 @@ fn check_links(
                 format!(": {:?} is on another link already; a node has one port", nodes[end].name);
             table.require(!used, "between", &message)?;
         }
-        table.loss(link.loss)?;
+        table.probability("loss", link.loss)?;
         let rate_bits_per_s = link.rate_bits_per_s.unwrap_or(defaults.rate_bits_per_s);
         table.require(rate_bits_per_s >= 1_000, "rate_bits_per_s", " must be at least 1000")?;
         links.push(LinkSpec {
@@ -531,7 +456,6 @@ fn check_links(
                 latency_ns: link.latency_ns.unwrap_or(defaults.latency_ns),
                 rate_bits_per_s,
                 mtu: link.mtu.unwrap_or(defaults.mtu),
-                loss: link.loss.unwrap_or(defaults.loss),
             },
         });
     }
@@ -565,7 +489,7 @@ fn check_phase(
         ),
     )?;
     table.vlan(raw.vlan)?;
-    table.loss(raw.loss)?;
+    table.probability("loss", raw.loss)?;
     let ip = raw.ip.unwrap_or(4);
     table.require(ip == 4 || ip == 6, "ip", " must be 4 or 6")?;
     let first_psn = raw.first_psn.unwrap_or(0);
@@ -597,8 +521,6 @@ fn check_phase(
         first_psn: Psn::new(first_psn),
         ack_timeout,
         retry_count,
-        loss: raw.loss,
-        drops: check_drops(table, &raw.drop, [from, to], nodes)?,
         limit_ns: limit_ns.ok_or_else(|| table.error("limit_ms", " is 0 or far too long"))?,
         file: raw.file.clone(),
         expect: raw.expect,
@@ -687,40 +609,37 @@ fn check_receive_ring(
     Ok((depth, element_len))
 }
 
-fn check_drops(
-    table: &Table<'_>,
-    raw: &[RawDrop],
-    ends: [usize; 2],
+fn check_faults(
+    source: &Source<'_>,
+    raw: &[Spanned<RawFault>],
     nodes: &[NodeSpec],
-) -> Result<Vec<(usize, DropRule)>, ScenarioError> {
-    let mut drops = Vec::new();
-    for rule in raw {
-        let from = table.node("drop", &rule.from, nodes)?;
-        let message = format!(": from = {:?} takes no part in this phase", rule.from);
-        table.require(ends.contains(&from), "drop", &message)?;
-        let opcode = match &rule.opcode {
-            None => None,
-            Some(name) => Some(rc_opcode(name).ok_or_else(|| {
-                table.error("drop", &format!(": opcode {name:?} is not one of {}", rc_names()))
-            })?),
-        };
-        let nth = rule.nth.unwrap_or(1);
-        table.require(nth > 0, "drop", ": nth counts from 1")?;
-        let psn_fits = rule.psn.is_none_or(|psn| psn < Psn::MODULUS);
-        table.require(psn_fits, "drop", ": psn has more than 24 bits")?;
-        drops.push((from, DropRule { opcode, psn: rule.psn.map(Psn::new), nth }));
+    phases: &[PhaseSpec],
+) -> Result<Rules, ScenarioError> {
+    let phases: Vec<_> = phases.iter().map(|phase| phase.name.as_str()).collect();
+    let names = Names { nodes, phases: &phases };
+    let mut rules = Vec::new();
+    for (i, spanned) in raw.iter().enumerate() {
+        let fault = spanned.get_ref();
+        let table = Table { source, start: spanned.span().start, title: fault.title(i) };
+        rules.push(fault.check(&table, &names)?);
     }
-    Ok(drops)
+    Ok(Rules(rules))
 }
 
-fn rc_opcodes() -> impl Iterator<Item = &'static opcode::OpcodeRow> {
-    opcode::known().filter(|row| row.transport == opcode::Transport::Rc)
-}
-
-fn rc_opcode(name: &str) -> Option<u8> {
-    rc_opcodes().find(|row| row.name == name).map(|row| row.value)
-}
-
-fn rc_names() -> String {
-    rc_opcodes().map(|row| row.name).collect::<Vec<_>>().join(", ")
+/// A loss rate is a rule for each end of each phase that has one.
+fn loss_rules(raw: &RawScenario, links: &[LinkSpec], phases: &[PhaseSpec]) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for (i, (phase, raw_phase)) in phases.iter().zip(&raw.phase).enumerate() {
+        let link = links.iter().position(|link| link.between.contains(&phase.from));
+        let of_link = link.and_then(|link| raw.link.get(link)?.get_ref().loss);
+        let Some(loss) = raw_phase.get_ref().loss.or(of_link).filter(|&loss| loss > 0.0) else {
+            continue;
+        };
+        for node in [phase.from, phase.to] {
+            let (phase, node, probability) = (Some(i), Some(node), Some(loss));
+            let matches = Match { phase, node, probability, ..Match::default() };
+            rules.push(Rule { name: "loss".to_owned(), matches, action: Action::Drop });
+        }
+    }
+    rules
 }

@@ -7,16 +7,20 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
-use softrnic_engine::{Nanos, REASON_ROWS, Reason};
+use softrnic_engine::{Counter, Nanos, Qpn, REASON_ROWS, Reason};
 
 use crate::ernic_node::ErnicNode;
-use crate::ladder::describe_frame;
-use crate::link::{DropRule, Traffic};
+use crate::fault::{Injector, Tally};
+use crate::ladder::{Mark, Remark, describe_frame};
+use crate::link::Traffic;
 use crate::native_node::NativeNode;
 use crate::node::{Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::payload::{POISON, Payload, difference};
-use crate::report::{FileReport, Latency, NodeReport, PhaseReport, Report};
+use crate::report::{
+    FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, Report,
+};
 use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
+use crate::series::{Carried, Series};
 use crate::world::{Activity, Fate, Observer, Sighting, World};
 
 /// Why a checked scenario could not be set up.
@@ -54,7 +58,8 @@ impl Simulation {
     ) -> Result<Self, SetupError> {
         let lengths = files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64));
         scenario.set_file_lengths(&lengths.collect()).map_err(SetupError::File)?;
-        let mut world = World::new(scenario.seed);
+        let faults = Injector::new(scenario.faults.clone(), scenario.seed);
+        let mut world = World::new(faults);
         let queue_pairs = u16::try_from(scenario.phases.len()).unwrap_or(u16::MAX);
         for (i, memory_len) in scenario.memory().into_iter().enumerate() {
             let spec = &scenario.nodes[i];
@@ -89,8 +94,8 @@ impl Simulation {
             Some(bytes) => Payload::File(bytes),
             None => Payload::pattern(self.scenario.seed, index as u64),
         };
-        let watch =
-            Watch { inner: observer, refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        self.world.start_phase(index);
+        let watch = Watch::new(observer, phase.from, self.world.now());
         let mut run = Run::new(&self.scenario, phase, payload, &mut self.world, watch);
         run.execute();
         let report = run.report();
@@ -115,6 +120,9 @@ impl Simulation {
                 refused,
             });
         }
+        let labels = self.scenario.fault_labels();
+        let tallies = labels.into_iter().zip(self.world.faults().tallies());
+        let faults = tallies.map(|(rule, tally)| self.fault_report(rule, tally)).collect();
         let all_ran = self.phases.len() == self.scenario.phases.len();
         Report {
             scenario: self.scenario.name,
@@ -122,7 +130,20 @@ impl Simulation {
             passed: all_ran && self.phases.iter().all(|phase| phase.failure_count == 0),
             phases: self.phases,
             nodes,
+            faults,
         }
+    }
+}
+
+impl Simulation {
+    fn fault_report(&self, rule: String, tally: &Tally) -> FaultReport {
+        let firings = tally.firings.iter().map(|firing| FiringReport {
+            at_ns: firing.at.0,
+            node: self.scenario.nodes[firing.node].name.clone(),
+            what: firing.what.clone(),
+        });
+        let (matched, fired) = (tally.matched, tally.fired);
+        FaultReport { rule, matched, fired, firings: firings.collect() }
     }
 }
 
@@ -139,10 +160,27 @@ struct Watch<'a> {
     last: Option<(Fate, usize, usize)>,
     /// The last frame that was not executed.
     frame: Vec<u8>,
+    /// The posting node.
+    from: usize,
+    series: Series,
+}
+
+impl<'a> Watch<'a> {
+    fn new(inner: &'a mut dyn Observer, from: usize, now: Nanos) -> Self {
+        let (refused, series) = ([0; Reason::COUNT], Series::new(now));
+        Self { inner, refused, last: None, frame: Vec::new(), from, series }
+    }
 }
 
 impl Observer for Watch<'_> {
     fn frame(&mut self, sighting: &Sighting<'_>) {
+        let carried = Carried {
+            bytes: sighting.frame.len() as u64,
+            request: sighting.from == self.from,
+            lost: matches!(sighting.fate, Fate::Lost(_)),
+            again: sighting.retransmission,
+        };
+        self.series.frame(sighting.at, carried);
         if let Fate::Refused(reason) = sighting.fate {
             self.refused[reason as usize] += 1;
         }
@@ -156,6 +194,10 @@ impl Observer for Watch<'_> {
 
     fn activity(&mut self, what: Activity) {
         self.inner.activity(what);
+    }
+
+    fn remark(&mut self, remark: &Remark) {
+        self.inner.remark(remark);
     }
 
     fn message(&mut self) {
@@ -187,6 +229,10 @@ struct Run<'a> {
     /// What a message should be.
     expected: Vec<u8>,
     done: Vec<Done>,
+    /// The posting node's queue pair.
+    qpn: Qpn,
+    /// Its ACK timer's expiries.
+    timeouts: u32,
 }
 
 impl<'a> Run<'a> {
@@ -220,6 +266,8 @@ impl<'a> Run<'a> {
             failure_count: 0,
             expected: vec![0; phase.size as usize],
             done: Vec::new(),
+            qpn: Qpn::new(0),
+            timeouts: 0,
         }
     }
 
@@ -236,16 +284,7 @@ impl<'a> Run<'a> {
     fn prepare(&mut self) -> Result<(), NodeError> {
         let phase = self.phase;
         let ends = [phase.from, phase.to];
-        let link = self.scenario.links.iter().find(|l| l.between.contains(&phase.from));
-        let loss = phase.loss.or(link.map(|l| l.config.loss)).unwrap_or(0.0);
         for end in ends {
-            let rules: Vec<DropRule> = phase
-                .drops
-                .iter()
-                .filter(|(from, _)| *from == end)
-                .map(|(_, rule)| *rule)
-                .collect();
-            self.world.set_faults(end, loss, &rules);
             let node = self.world.station_mut(end);
             let area = node.area();
             let area_len = usize::try_from(area.len).unwrap_or(usize::MAX);
@@ -264,6 +303,7 @@ impl<'a> Run<'a> {
         for (qpn, end) in qpns.iter_mut().zip(ends) {
             *qpn = self.world.station_mut(end).open(&plan)?;
         }
+        self.qpn = Qpn::new(qpns[0]);
         for (i, end) in ends.into_iter().enumerate() {
             let other = &self.scenario.nodes[ends[1 - i]];
             let ip = if phase.ipv6 { other.ipv6.into() } else { other.ipv4.into() };
@@ -286,6 +326,7 @@ impl<'a> Run<'a> {
                 self.give_up("the phase's limit_ms is over");
                 return Ok(());
             }
+            self.look();
             let went_well = if station == self.phase.from {
                 self.take_completions()?
             } else if station == self.phase.to {
@@ -299,6 +340,33 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes a sample of the posting node's queue pair, and says where its ACK timer has expired.
+    fn look(&mut self) {
+        let now = self.world.now();
+        let Some(qp) = self.world.station(self.phase.from).engine().qp(self.qpn) else { return };
+        let depth = u32::try_from(self.posted - self.completed).unwrap_or(u32::MAX);
+        self.watch.series.level(now, qp.requester().outstanding_packets(), depth);
+        let timeouts = qp.counters()[Counter::LocalAckTimeoutErr];
+        if timeouts != self.timeouts {
+            self.timeouts = timeouts;
+            let text = format!(
+                "timeout: the ACK timer expired. Unacknowledged since PSN {:06x}, retry {} of {}",
+                qp.requester().unacknowledged_psn().get(),
+                qp.requester().retries_used(),
+                self.phase.retry_count
+            );
+            self.remark(Mark::Timeout, text);
+        }
+    }
+
+    /// Tells the observer what the posting node has noticed.
+    fn remark(&mut self, mark: Mark, text: String) {
+        let remark = Remark { at: self.world.now(), station: self.phase.from, mark, text };
+        self.watch.activity(Activity::Observer);
+        self.watch.remark(&remark);
+        self.watch.activity(Activity::Device);
     }
 
     fn is_complete(&self) -> bool {
@@ -534,6 +602,7 @@ impl<'a> Run<'a> {
     fn fail(&mut self, what: String) {
         self.failure_count += 1;
         if self.failures.len() < FAILURES_KEPT {
+            self.remark(Mark::Error, format!("{}: {what}", Mark::Error));
             self.failures.push(what);
         }
     }
@@ -556,6 +625,7 @@ impl<'a> Run<'a> {
             bytes: now.bytes - self.before.bytes,
             retransmissions: now.retransmissions - self.before.retransmissions,
             lost: now.lost - self.before.lost,
+            copies: now.copies - self.before.copies,
         }
     }
 
@@ -597,6 +667,8 @@ impl<'a> Run<'a> {
             duration_ns,
             goodput_bits_per_s: u64::try_from(goodput).unwrap_or(u64::MAX),
             file,
+            qpn: self.qpn.get(),
+            series: self.watch.series,
             failures: self.failures,
             failure_count: self.failure_count,
         }
@@ -625,6 +697,7 @@ const fn sum(a: Traffic, b: Traffic) -> Traffic {
         bytes: a.bytes + b.bytes,
         retransmissions: a.retransmissions + b.retransmissions,
         lost: a.lost + b.lost,
+        copies: a.copies + b.copies,
     }
 }
 
@@ -651,9 +724,9 @@ mod tests {
         let scenario = Scenario::parse("test.toml", &format!("{TEXT}{phase}")).unwrap();
         let mut simulation = Simulation::new(scenario, BTreeMap::new()).unwrap();
         let Simulation { scenario, world, .. } = &mut simulation;
+        let mut nobody = ();
         let payload = Payload::pattern(1, 0);
-        let watch =
-            Watch { inner: &mut (), refused: [0; Reason::COUNT], last: None, frame: Vec::new() };
+        let watch = Watch::new(&mut nobody, scenario.phases[0].from, Nanos(0));
         let mut run = Run::new(scenario, &scenario.phases[0], payload, world, watch);
         run.prepare().unwrap();
         run.post().unwrap();

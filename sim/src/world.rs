@@ -11,9 +11,9 @@ use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
 
+use crate::fault::{self, Injector, Outcome};
 use crate::ladder::Remark;
-use crate::link::{Direction, DropRule, Goal, LinkConfig, Loss, Traffic};
-use crate::random::Random;
+use crate::link::{Direction, Goal, LinkConfig, Loss, Traffic};
 
 /// What can stand at the end of a link: the calls of [`Nic`].
 pub trait Station {
@@ -80,6 +80,10 @@ pub struct Sighting<'a> {
     pub frame: &'a [u8],
     /// It had been sent before.
     pub retransmission: bool,
+    /// A fault rule made this copy.
+    pub copy: bool,
+    /// The fault rules that fired on it, by number from 0.
+    pub faults: &'a [usize],
     /// What became of it.
     pub fate: Fate,
 }
@@ -149,8 +153,8 @@ impl Observer for () {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// The oldest frame of a direction arrives.
-    Arrival(usize),
+    /// The frame in a slot arrives, if it is still the one with this ticket.
+    Arrival { slot: usize, ticket: u64 },
     /// A direction can take the next frame.
     Free(usize),
     /// A station's deadline, as it was when queued.
@@ -178,11 +182,41 @@ struct Port<N> {
     waiting: bool,
 }
 
+/// A frame on its way.
+#[derive(Debug)]
+struct Flight {
+    /// A whole buffer, of which the first `len` bytes are the frame.
+    buffer: Vec<u8>,
+    len: usize,
+    sent: Nanos,
+    direction: usize,
+    /// The station that it arrives at.
+    to: usize,
+    lost: Option<Loss>,
+    retransmission: bool,
+    copy: bool,
+    /// The rules for arriving frames have had their say.
+    judged: bool,
+    faults: Vec<usize>,
+    /// Of the event that will deliver it.
+    ticket: u64,
+}
+
+/// A frame that lets others pass.
+#[derive(Debug)]
+struct Held {
+    slot: usize,
+    ticket: u64,
+    direction: usize,
+    side: fault::Direction,
+    /// So many more.
+    behind: u32,
+}
+
 /// Stations and links on one virtual clock.
 #[derive(Debug)]
 pub struct World<N> {
     now: Nanos,
-    seed: u64,
     ports: Vec<Port<N>>,
     /// Two for each link: there and back. One for each port of a switch.
     directions: Vec<Direction>,
@@ -191,22 +225,29 @@ pub struct World<N> {
     switches: Vec<Vec<([u8; 6], usize)>>,
     events: BinaryHeap<Reverse<Event>>,
     sequence: u64,
+    flights: Vec<Option<Flight>>,
+    free_slots: Vec<usize>,
+    held: Vec<Held>,
+    faults: Injector,
     spare_buffers: Vec<Vec<u8>>,
 }
 
 impl<N: Station> World<N> {
-    /// An empty world at time 0.
+    /// An empty world at time 0, in which these faults happen.
     #[must_use]
-    pub const fn new(seed: u64) -> Self {
+    pub const fn new(faults: Injector) -> Self {
         Self {
             now: Nanos(0),
-            seed,
             ports: Vec::new(),
             directions: Vec::new(),
             links: 0,
             switches: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,
+            flights: Vec::new(),
+            free_slots: Vec::new(),
+            held: Vec::new(),
+            faults,
             spare_buffers: Vec::new(),
         }
     }
@@ -241,8 +282,7 @@ impl<N: Station> World<N> {
 
     fn add_direction(&mut self, from: usize, goal: Goal, config: LinkConfig) {
         let direction = self.directions.len();
-        let random = Random::new(self.seed, direction as u64);
-        self.directions.push(Direction::new(from, goal, self.links, config, random));
+        self.directions.push(Direction::new(from, goal, self.links, config));
         self.ports[from].direction = Some(direction);
     }
 
@@ -280,16 +320,18 @@ impl<N: Station> World<N> {
     /// Frames on all wires, lost ones included.
     #[must_use]
     pub fn frames_in_flight(&self) -> usize {
-        self.directions.iter().map(|direction| direction.wire.len()).sum()
+        self.flights.len() - self.free_slots.len()
     }
 
-    /// Replaces what a station's outgoing frames meet; rules count from here.
-    pub fn set_faults(&mut self, station: usize, loss: f64, rules: &[DropRule]) {
-        if let Some(d) = self.ports[station].direction {
-            let direction = &mut self.directions[d];
-            direction.config.loss = loss;
-            direction.rules = rules.iter().map(|&rule| (rule, 0)).collect();
-        }
+    /// The fault rules and what they have done.
+    #[must_use]
+    pub const fn faults(&self) -> &Injector {
+        &self.faults
+    }
+
+    /// A phase begins: see [`Injector::start_phase`].
+    pub const fn start_phase(&mut self, phase: usize) {
+        self.faults.start_phase(phase, self.now);
     }
 
     /// Runs up to the next arrival or deadline and returns its station, whose software may now look
@@ -309,8 +351,8 @@ impl<N: Station> World<N> {
                     self.ports[from].waiting = false;
                     self.service(from);
                 }
-                What::Arrival(d) => {
-                    if let Some(station) = self.arrive(d, observer) {
+                What::Arrival { slot, ticket } => {
+                    if let Some(station) = self.arrive(slot, ticket, observer) {
                         return Some(station);
                     }
                 }
@@ -324,10 +366,24 @@ impl<N: Station> World<N> {
         None
     }
 
-    fn arrive(&mut self, d: usize, observer: &mut dyn Observer) -> Option<usize> {
-        let direction = &mut self.directions[d];
-        let flight = direction.wire.pop_front()?;
-        let (from, to, link) = (direction.from, flight.to, direction.link);
+    fn arrive(&mut self, slot: usize, ticket: u64, observer: &mut dyn Observer) -> Option<usize> {
+        // A frame that let others pass and went before its time was up leaves an event behind.
+        let mut flight = self.flights[slot].take_if(|flight| flight.ticket == ticket)?;
+        self.free_slots.push(slot);
+        let d = flight.direction;
+        let (from, to, link) = (self.directions[d].from, flight.to, self.directions[d].link);
+        if flight.lost.is_none() && !flight.judged {
+            let frame = &mut flight.buffer[..flight.len];
+            let outcome = self.faults.frame(self.now, fault::Direction::In, to, frame);
+            flight.judged = true;
+            if outcome.fired.is_empty() {
+                self.let_held_go(d, fault::Direction::In, self.now);
+            } else {
+                // Back onto the wire, as the rules say; what is not delayed comes again at once.
+                self.launch(flight, outcome, self.now, fault::Direction::In);
+                return None;
+            }
+        }
         let frame = &flight.buffer[..flight.len];
         let fate = match flight.lost {
             Some(loss) => Fate::Lost(loss),
@@ -349,6 +405,8 @@ impl<N: Station> World<N> {
             to,
             frame,
             retransmission: flight.retransmission,
+            copy: flight.copy,
+            faults: &flight.faults,
             fate,
         });
         observer.activity(Activity::Device);
@@ -358,6 +416,87 @@ impl<N: Station> World<N> {
         }
         self.service(to);
         Some(to)
+    }
+
+    /// Lets a frame arrive at `arrives`, or as fault rules have decided on this `side` of the wire.
+    fn launch(
+        &mut self,
+        mut flight: Flight,
+        outcome: Outcome,
+        arrives: Nanos,
+        side: fault::Direction,
+    ) {
+        let d = flight.direction;
+        flight.len = outcome.len;
+        flight.lost = flight.lost.or(outcome.lost.map(Loss::Fault));
+        flight.faults.extend(outcome.fired);
+        let lost = flight.lost.is_some();
+        let traffic = &mut self.directions[d].traffic;
+        traffic.lost += u64::from(lost);
+        let copies = if lost { 0 } else { outcome.copies };
+        traffic.copies += u64::from(copies);
+        let due = arrives.after(outcome.delay_ns);
+        for n in 1..=copies {
+            let copy = self.copy(&flight);
+            self.deliver_at(
+                Flight { copy: true, ..copy },
+                due.after(outcome.apart_ns.saturating_mul(n.into())),
+            );
+        }
+        if outcome.behind == 0 || lost {
+            self.deliver_at(flight, due);
+            self.let_held_go(d, side, arrives);
+        } else {
+            self.let_held_go(d, side, arrives);
+            let (slot, ticket) = self.deliver_at(flight, due.after(outcome.behind_limit_ns));
+            self.held.push(Held { slot, ticket, direction: d, side, behind: outcome.behind });
+        }
+    }
+
+    fn copy(&mut self, flight: &Flight) -> Flight {
+        let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
+        buffer[..flight.len].copy_from_slice(&flight.buffer[..flight.len]);
+        Flight { buffer, faults: flight.faults.clone(), ..*flight }
+    }
+
+    /// Returns the frame's slot and ticket.
+    fn deliver_at(&mut self, mut flight: Flight, at: Nanos) -> (usize, u64) {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            self.flights.len() - 1
+        });
+        let ticket = self.sequence + 1;
+        flight.ticket = ticket;
+        self.flights[slot] = Some(flight);
+        self.schedule(at, What::Arrival { slot, ticket });
+        (slot, ticket)
+    }
+
+    /// A frame has passed those that let others pass; who has waited for its last one arrives after it.
+    fn let_held_go(&mut self, d: usize, side: fault::Direction, at: Nanos) {
+        if self.held.is_empty() {
+            return;
+        }
+        let mut held = core::mem::take(&mut self.held);
+        held.retain_mut(|held| {
+            let Some(flight) = self.flights[held.slot].as_mut().filter(|f| f.ticket == held.ticket)
+            else {
+                return false;
+            };
+            if held.direction != d || held.side != side {
+                return true;
+            }
+            held.behind -= 1;
+            if held.behind > 0 {
+                return true;
+            }
+            self.sequence += 1;
+            flight.ticket = self.sequence;
+            let what = What::Arrival { slot: held.slot, ticket: self.sequence };
+            self.events.push(Reverse(Event { at, sequence: self.sequence, what }));
+            false
+        });
+        self.held = held;
     }
 
     /// Returns whether something was due.
@@ -407,13 +546,30 @@ impl<N: Station> World<N> {
             self.spare_buffers.push(buffer);
             return false;
         };
-        let (first, copies) = self.receivers(d, &buffer);
-        let arrives = self.directions[d].send(self.now, buffer, &train, first);
-        self.schedule(arrives, What::Arrival(d));
-        for to in copies {
-            self.directions[d].copy_newest(to);
-            self.schedule(arrives, What::Arrival(d));
+        let direction = &mut self.directions[d];
+        let arrives = direction.send(self.now, train.len, train.retransmission);
+        let lost = (!direction.carries(train.len)).then_some(Loss::TooLong);
+        let frame = &mut buffer[..train.len];
+        let outcome = self.faults.frame(self.now, fault::Direction::Out, number, frame);
+        let (to, others) = self.receivers(d, &buffer[..outcome.len]);
+        let flight = Flight {
+            buffer,
+            len: train.len,
+            sent: self.now,
+            direction: d,
+            to,
+            lost,
+            retransmission: train.retransmission,
+            copy: false,
+            judged: false,
+            faults: Vec::new(),
+            ticket: 0,
+        };
+        for to in others {
+            let copy = self.copy(&flight);
+            self.launch(Flight { to, ..copy }, outcome.clone(), arrives, fault::Direction::Out);
         }
+        self.launch(flight, outcome, arrives, fault::Direction::Out);
         true
     }
 

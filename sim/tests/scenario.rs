@@ -38,7 +38,7 @@ fn the_embedded_scenario_is_valid_and_covers_what_it_promises() {
     let scenario = Scenario::parse("default.toml", DEFAULT_SCENARIO).unwrap();
     assert!(scenario.phases.iter().any(|p| p.ipv6));
     assert!(scenario.phases.iter().any(|p| p.vlan.is_some()));
-    assert!(scenario.phases.iter().any(|p| !p.drops.is_empty()));
+    assert!(!scenario.faults.0.is_empty());
     assert!(scenario.phases.iter().any(|p| p.count > 3 * u64::from(p.rq_depth)));
     assert!(scenario.memory().iter().all(|&bytes| bytes < 200 << 20));
 }
@@ -64,8 +64,6 @@ fn values_out_of_range_are_named_with_the_way_out() {
         "operation = \"send\"\nsize = 64\ncount = 1\nip = 5",
         "operation = \"send\"\nsize = 64\ncount = 1\nvlan = 4095",
         "operation = \"send\"\nsize = 64\ncount = 1\nloss = 1.5",
-        "operation = \"send\"\nsize = 64\ncount = 1\ndrop = [{ from = \"c\" }]",
-        "operation = \"send\"\nsize = 64\ncount = 1\ndrop = [{ from = \"a\", nth = 0 }]",
         "operation = \"send\"\nsize = 64\ncount = 1\noutstanding = 1000\nrq_depth = 65535\nrq_element_len = 1048576",
     ];
     let errors: Vec<_> = lines.into_iter().map(phase).collect();
@@ -91,5 +89,46 @@ fn nodes_and_links_are_checked_too() {
             "[[node]]\nname = \"c\"\nface = \"native\"\nprofile = \"v4.0\"\nmac = \"02:00:00:00:00:0c\"\nipv4 = \"192.0.2.12\"\nipv6 = \"::1\"",
         ),
     ];
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
+fn words_and_numbers_of_faults_are_checked_with_their_line_and_near_names() {
+    let valid = "[[phase]]\nname = \"p\"\nfrom = \"a\"\nto = \"b\"\noperation = \"send\"\n\
+                 count = 1\nsize = 64\n\n[[fault]]\n";
+    let faults = [
+        "node = \"a\"",
+        "action = \"dorp\"",
+        "action = \"drop\"\nnoed = \"a\"",
+        "action = \"drop\"\nnode = \"c\"",
+        "action = \"drop\"\nphase = \"q\"",
+        "action = \"drop\"\ndirection = \"inn\"",
+        "action = \"drop\"\nsyndrome = \"nack\"",
+        "action = \"drop\"\nnth = 0",
+        "action = \"drop\"\ntimes = 0",
+        "action = \"drop\"\npsn = 0x1000000",
+        "action = \"drop\"\nqp = 0x1000000",
+        "action = \"drop\"\nprobability = 1.5",
+        "action = \"drop\"\nfrom_ns = 5\nuntil_ns = 5",
+        "action = \"drop\"\nby_ns = 5",
+        "action = \"duplicate\"\ncopies = 0",
+        "action = \"delay\"",
+        "action = \"reorder\"\nbehind = 0",
+        "action = \"corrupt\"\nfield = \"bth.psn\"\nbyte = 3",
+        "action = \"corrupt\"\nvalue = 3\nflip = 3",
+        "action = \"corrupt\"\nflip = 0",
+        "action = \"corrupt\"\nicrc = \"redone\"",
+        "action = \"truncate\"",
+        "action = \"truncate\"\nto_len = 3\nby_len = 3",
+    ];
+    let mut errors: Vec<_> = faults.iter().map(|fault| error(&format!("{valid}{fault}"))).collect();
+    // The lists of all opcodes and fields are long: their ends will do.
+    for fault in
+        ["action = \"drop\"\nopcode = \"SEND_MIDLE\"", "action = \"corrupt\"\nfield = \"bth.pns\""]
+    {
+        let text = error(&format!("{valid}{fault}"));
+        let (start, end) = (&text[..60], text.rsplit(", ").next().unwrap());
+        errors.push(format!("{start} ... {end}"));
+    }
     insta::assert_snapshot!(errors.join("\n"));
 }

@@ -78,22 +78,23 @@ fn ernic_write_and_read_of_three_packets() {
 #[test]
 fn ernic_recovers_a_named_packet() {
     let phase = "operation = \"send\"\nsize = 1000\ncount = 2\npath_mtu = 256\n\
-                 drop = [{ from = \"a\", opcode = \"SEND_MIDDLE\", nth = 2 }]\n\
-                 expect = { lost_min = 1, retransmissions_min = 2 }";
+                 expect = { lost_min = 1, retransmissions_min = 2 }\n\
+                 [[fault]]\naction = \"drop\"\nnode = \"a\"\nopcode = \"SEND_MIDDLE\"\nnth = 2";
     insta::assert_snapshot!(ladder(scenario("ernic", "", &[phase])));
 }
 
 #[test]
 fn ernic_recovers_a_lost_acknowledgement() {
     let phase = "operation = \"write\"\nsize = 64\ncount = 1\n\
-                 drop = [{ from = \"b\", opcode = \"ACKNOWLEDGE\" }]";
+                 [[fault]]\naction = \"drop\"\nnode = \"b\"\nopcode = \"ACKNOWLEDGE\"\nnth = 1";
     insta::assert_snapshot!(ladder(scenario("ernic", "", &[phase])));
 }
 
 #[test]
 fn a_packet_lost_by_psn_on_the_wrap_of_the_sequence_numbers() {
     let phase = "operation = \"send\"\nsize = 1000\ncount = 1\npath_mtu = 256\n\
-                 first_psn = 0xffffff\ndrop = [{ from = \"a\", psn = 0 }]";
+                 first_psn = 0xffffff\n\
+                 [[fault]]\naction = \"drop\"\nnode = \"a\"\npsn = 0\nnth = 1";
     insta::assert_snapshot!(ladder(scenario("ernic", "", &[phase])));
 }
 
@@ -136,7 +137,7 @@ fn a_link_that_loses_everything_ends_in_an_explained_failure() {
         assert!(words.contains("message 0 failed"), "{face}: {words}");
         assert!(words.contains("retry_count_exceeded"), "{face}: {words}");
         assert!(words.contains("SEND_ONLY            psn=000000"), "{face}: {words}");
-        assert!(words.contains("lost: by the link's loss rate"), "{face}: {words}");
+        assert!(words.contains("lost: by fault 1"), "{face}: {words}");
         assert_eq!(report.phases[0].messages, 0);
     }
 }

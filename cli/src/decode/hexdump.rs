@@ -34,7 +34,7 @@ pub(crate) fn bytes(text: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// The words of a line, each with its column, counted from 1.
-fn words(line: &str) -> Vec<(usize, &str)> {
+pub(super) fn words(line: &str) -> Vec<(usize, &str)> {
     let start = line.as_ptr() as usize;
     line.split_whitespace()
         .map(|word| {
@@ -66,7 +66,12 @@ fn check_offset(first: &str, bytes_before: usize) -> Result<(), String> {
 }
 
 /// Appends the bytes of a word such as `4500`, `0x45` or `02:00:5e`.
-fn byte_word(word: &str, line: usize, column: usize, bytes: &mut Vec<u8>) -> anyhow::Result<()> {
+pub(super) fn byte_word(
+    word: &str,
+    line: usize,
+    column: usize,
+    bytes: &mut Vec<u8>,
+) -> anyhow::Result<()> {
     let mut column = column;
     for part in word.split_inclusive([':', ',']) {
         let digits = strip_0x(part);

@@ -2,8 +2,8 @@
 //! the packets come from.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::net::IpAddr;
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
@@ -78,7 +78,7 @@ impl Drawing {
         &mut self,
         out: &mut dyn Write,
         stations: &BTreeSet<usize>,
-        names: &[IpAddr],
+        names: &[impl Display],
     ) -> io::Result<()> {
         if self.columns.iter().eq(stations) {
             return Ok(());
@@ -107,7 +107,7 @@ impl Drawing {
         &mut self,
         out: &mut dyn Write,
         rung: &Rung,
-        names: &[IpAddr],
+        names: &[impl Display],
     ) -> io::Result<()> {
         let ends = BTreeSet::from([rung.from, rung.to]);
         if self.gap.is_none() || ends.iter().all(|end| self.columns.contains(end)) {
@@ -122,12 +122,29 @@ impl Drawing {
         writeln!(out, "{}", self.paint(DIM, &format!("{:>7}", "...")))
     }
 
+    /// An excerpt, with headings where its stations are others than before.
+    pub(crate) fn excerpt(
+        &mut self,
+        out: &mut dyn Write,
+        steps: &[Step],
+        names: &[impl Display],
+    ) -> io::Result<()> {
+        let ends = |step: &Step| match step {
+            Step::Rung(rung) => [rung.from, rung.to],
+            Step::Skipped(skipped) => [skipped.from, skipped.to],
+            Step::Remark(remark) => [remark.station; 2],
+        };
+        let stations = steps.iter().flat_map(ends).collect::<BTreeSet<_>>();
+        self.columns(out, &stations, names)?;
+        steps.iter().try_for_each(|step| self.step(out, step, names))
+    }
+
     /// One line.
     pub(crate) fn step(
         &self,
         out: &mut dyn Write,
         step: &Step,
-        names: &[IpAddr],
+        names: &[impl Display],
     ) -> io::Result<()> {
         match step {
             Step::Rung(rung) => self.rung(out, rung, names),
@@ -136,7 +153,7 @@ impl Drawing {
         }
     }
 
-    fn rung(&self, out: &mut dyn Write, rung: &Rung, names: &[IpAddr]) -> io::Result<()> {
+    fn rung(&self, out: &mut dyn Write, rung: &Rung, names: &[impl Display]) -> io::Result<()> {
         let style = style_of(rung.marks);
         let name = rung.label();
         let lost = rung.marks.has(Mark::Lost);
@@ -171,7 +188,12 @@ impl Drawing {
         writeln!(out, "{}", self.paint(DIM, &line))
     }
 
-    fn remark(&self, out: &mut dyn Write, remark: &Remark, names: &[IpAddr]) -> io::Result<()> {
+    fn remark(
+        &self,
+        out: &mut dyn Write,
+        remark: &Remark,
+        names: &[impl Display],
+    ) -> io::Result<()> {
         let lines = self.gap.map_or_else(String::new, |gap| self.lines(gap));
         let time = micros(remark.at.0.saturating_sub(self.start.0));
         let text = format!("{}: {}", name_of(names, remark.station), remark.text);
@@ -219,8 +241,8 @@ impl Drawing {
     }
 }
 
-fn name_of(names: &[IpAddr], station: usize) -> String {
-    names.get(station).map_or_else(|| "?".to_owned(), IpAddr::to_string)
+fn name_of(names: &[impl Display], station: usize) -> String {
+    names.get(station).map_or_else(|| "?".to_owned(), ToString::to_string)
 }
 
 /// Nanoseconds as microseconds with three decimals.
@@ -232,6 +254,7 @@ fn micros(ns: u64) -> String {
 mod tests {
     use super::*;
     use softrnic_engine::{Psn, Qpn};
+    use std::net::IpAddr;
 
     fn drawing(stations: usize) -> Drawing {
         let columns = (0..stations).collect();

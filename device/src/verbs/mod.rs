@@ -423,6 +423,13 @@ impl<M: Memory> Nic<Verbs, M> {
         self.engine.qp(qpn).map(softrnic_engine::Qp::state)
     }
 
+    /// Work requests posted to the send queue and to the receive queue since reset; `None` where the
+    /// queue pair is unknown.
+    #[must_use]
+    pub fn posted(&self, qpn: Qpn) -> Option<(u32, u32)> {
+        self.device.qps.get(qpn).map(|qp| (qp.send.posted(), qp.recv.posted()))
+    }
+
     /// Posts a send work request (`ibv_post_send`).
     ///
     /// # Errors
@@ -600,16 +607,7 @@ impl<M: Memory> Nic<Verbs, M> {
         if !allowed {
             return Err(Error::WrongState { qpn, state: from });
         }
-        let Self { engine, device, memory } = self;
-        if to == State::Reset {
-            device.reset(qpn);
-        }
-        let view = &mut device.view(memory);
-        engine.set_state(qpn, to, view);
-        if to == State::Rts {
-            // What was posted in SQD has waited for this.
-            engine.ring(qpn, view);
-        }
+        self.enter_state(qpn, to);
         Ok(())
     }
 }

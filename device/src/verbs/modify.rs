@@ -24,15 +24,7 @@ impl<M: Memory> Nic<Verbs, M> {
         }
         match engine.qp(qpn).map(softrnic_engine::Qp::state) {
             Some(State::Reset) => device.reset(qpn),
-            // The engine makes its ring on the way to RTS.
-            Some(State::Init) => {
-                let depth = device.qps.get(qpn).map_or(0, |qp| qp.send.depth());
-                if let Some(attributes) = engine.attributes_mut(qpn) {
-                    // Each message is at least one packet.
-                    let in_flight = depth.min(attributes.policy.window_packets);
-                    attributes.max_in_flight = u16::try_from(in_flight).unwrap_or(u16::MAX);
-                }
-            }
+            Some(State::Init) => self.size_in_flight(qpn),
             _ => {}
         }
         Ok(())
@@ -47,5 +39,31 @@ impl<M: Memory> Nic<Verbs, M> {
             self.engine.count_refused(Error::UnknownQp(qpn).reason());
             Error::UnknownQp(qpn)
         })
+    }
+
+    /// Moves a queue pair to a state for whoever has checked that it may go there: RESET empties its
+    /// queues, RTS looks at what was posted meanwhile.
+    pub(crate) fn enter_state(&mut self, qpn: Qpn, to: State) {
+        match to {
+            State::Reset => self.device.reset(qpn),
+            State::Init => self.size_in_flight(qpn),
+            _ => {}
+        }
+        let Self { engine, device, memory } = self;
+        let view = &mut device.view(memory);
+        engine.set_state(qpn, to, view);
+        if to == State::Rts {
+            engine.ring(qpn, view);
+        }
+    }
+
+    /// The engine makes its ring on the way to RTS: as large as the send queue, but each message is at
+    /// least one packet of the window.
+    fn size_in_flight(&mut self, qpn: Qpn) {
+        let depth = self.device.qps.get(qpn).map_or(0, |qp| qp.send.depth());
+        if let Some(attributes) = self.engine.attributes_mut(qpn) {
+            let in_flight = depth.min(attributes.policy.window_packets);
+            attributes.max_in_flight = u16::try_from(in_flight).unwrap_or(u16::MAX);
+        }
     }
 }

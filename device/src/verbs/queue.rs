@@ -255,6 +255,11 @@ impl SendQueue {
         self.depth
     }
 
+    /// Work requests posted since reset.
+    pub(super) fn posted(&self) -> u32 {
+        self.posted
+    }
+
     /// Takes a work request.
     pub(super) fn post(&mut self, qpn: Qpn, request: &SendRequest<'_>) -> Result<(), Error> {
         if self.posted.wrapping_sub(self.completed) >= self.depth {
@@ -430,6 +435,11 @@ impl ReceiveQueue {
     /// Forgets everything without completions (rule M-08).
     pub(super) fn reset(&mut self) {
         (self.posted, self.taken, self.completed) = (0, 0, 0);
+    }
+
+    /// Work requests posted since reset.
+    pub(super) fn posted(&self) -> u32 {
+        self.posted
     }
 
     /// Takes a work request.

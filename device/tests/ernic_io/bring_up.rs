@@ -32,7 +32,7 @@ fn register_refusals(end: &Nic<Ernic, Sparse>) -> [u64; 4] {
 /// A READ request as the example design's packet generator makes it: P_Key 0x666F, pad count 3 without
 /// payload, TTL 0xBA.
 fn generated_read(end: &mut Nic<Ernic, Sparse>, q: u16, va: u64, rkey: u32, len: u32) -> Vec<u8> {
-    let psn = end.get(Register::Lstrqreq, q) + 1 & 0xFF_FFFF;
+    let psn = (end.get(Register::Lstrqreq, q) + 1) & 0xFF_FFFF;
     let mac = |low: u32, high: u32| [&high.to_be_bytes()[2..], &low.to_be_bytes()[..]].concat();
     let mut frame = mac(end.get(Register::Macxaddlsb, 0), end.get(Register::Macxaddmsb, 0));
     frame.extend(mac(end.get(Register::Macdesaddlsb, q), end.get(Register::Macdesaddmsb, q)));
@@ -94,7 +94,7 @@ fn amds_example_design_comes_up_on_v4_0_silicon_and_answers_its_packet_generator
         assert_eq!(bytes[..6], request[6..12], "to the generator");
         // The same again under another key: refused, and the queue pair is fatal.
         let mut wrong = wrong;
-        let psn = end.get(Register::Lstrqreq, q) + 1 & 0xFF_FFFF;
+        let psn = (end.get(Register::Lstrqreq, q) + 1) & 0xFF_FFFF;
         wrong[50..54].copy_from_slice(&psn.to_be_bytes());
         let crc = icrc::of(Network::Ipv4, &wrong[14..70]);
         wrong[70..].copy_from_slice(&crc.to_le_bytes());

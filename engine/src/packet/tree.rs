@@ -118,6 +118,24 @@ pub fn decode(frame: &[u8]) -> Tree {
     Tree { nodes: walk.nodes, icrc: walk.icrc, refused, summary }
 }
 
+/// The names of headers and their fields in a RoCE frame's tree, in the order of the frame. Payload,
+/// pad and ICRC have no fields.
+pub fn field_names() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    let outer = [
+        ("Ethernet", fields::ETHERNET),
+        ("VLAN tag", fields::VLAN),
+        ("IPv4", fields::IPV4),
+        ("IPv6", fields::IPV6),
+        ("GRH", fields::GRH),
+        ("UDP", fields::UDP),
+        ("BTH", fields::BTH),
+    ];
+    let headers = outer.into_iter().chain(fields::EXTENSIONS);
+    let names = headers
+        .flat_map(|(header, table)| table.iter().map(move |field| (header, Some(field.name))));
+    names.chain(["Payload", "Pad", "ICRC"].map(|bytes| (bytes, None)))
+}
+
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.nodes.iter().map(|node| name_width(node, 0)).max().unwrap_or(0);

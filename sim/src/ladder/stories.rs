@@ -88,7 +88,10 @@ impl Stories {
         }
         let phase = self.phase;
         let seen = core::mem::take(&mut self.seen).into_iter();
-        self.told.extend(seen.map(|(what, (first, count))| Told { phase, what, first, count }));
+        let told = seen.map(|(what, (first, count))| Told { phase, what, first, count });
+        let mut told: Vec<_> = told.collect();
+        told.sort_by_key(|told| told.first);
+        self.told.append(&mut told);
         self.phase += 1;
         self.in_phase = 0;
     }
@@ -154,8 +157,9 @@ impl Observer for Stories {
     fn remark(&mut self, remark: &Remark) {
         let what = match remark.mark {
             // Each message has words of its own.
-            Mark::Error => "error: a message failed".to_owned(),
-            _ => remark.text.clone(),
+            Mark::Error => "error: the run's checks failed".to_owned(),
+            // The first sentence is the same for all.
+            _ => remark.text.split(". ").next().unwrap_or_default().to_owned(),
         };
         self.push(Step::Remark(remark.clone()), Some(what));
     }

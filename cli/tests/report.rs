@@ -1,0 +1,76 @@
+//! `report.html` as `rnic run` writes it: what must be in it, the same bytes twice, and no more than
+//! people can read.
+#![allow(clippy::unwrap_used, reason = "a test that cannot run its subject should fail")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const TROUBLE: &str = include_str!("../../e2e/trouble.toml");
+
+/// The page of a run, and whether the run passed.
+fn page(test: &str, scenario: &str) -> (String, bool) {
+    let here = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{test}"));
+    fs::create_dir_all(&here).unwrap();
+    fs::write(here.join("s.toml"), scenario).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_rnic"));
+    let output = run.current_dir(&here).args(["run", "s.toml"]).output().unwrap();
+    (fs::read_to_string(here.join("rnic-out/report.html")).unwrap(), output.status.success())
+}
+
+#[test]
+fn each_kind_of_trouble_has_its_packets_and_their_fields() {
+    let (page, passed) = page("trouble", TROUBLE);
+    assert!(!passed && page.contains("<p class=\"verdict failed\">FAILED</p>"));
+    for part in [
+        "lost: by the link's loss rate",
+        "nak: psn_sequence",
+        "refused: implied_nak",
+        "timeout: the ACK timer expired. Unacknowledged since PSN 000000, retry 1 of 3",
+        "error: message 0 failed",
+        "ms pass",
+        " more like these, PSN ",
+        "rnic run s.toml --seed 3",
+        "A request packet is ahead of the expected PSN",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(page.matches("class=\"ladder\"").count() >= 5);
+    // Every packet of a ladder has its headers in the page.
+    let packets = page.matches("<details class=\"rung").count();
+    assert!(packets > 50);
+    assert_eq!(page.matches("<b>BTH</b>").count(), packets);
+    assert_eq!(page.matches("<b>ICRC</b>").count(), packets);
+    assert_eq!(page.matches("<figure class=\"chart\"").count(), 9);
+}
+
+#[test]
+fn the_page_follows_from_the_seed_and_needs_nothing_from_elsewhere() {
+    let (first, _) = page("one", TROUBLE);
+    let (second, _) = page("two", TROUBLE);
+    assert!(first == second, "two runs differ");
+    let (other, _) = page("other", &TROUBLE.replace("seed = 3", "seed = 4"));
+    assert!(first != other, "the seed has no effect");
+    let without_svg = first.replace("http://www.w3.org/2000/svg", "");
+    for word in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!without_svg.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn ten_times_the_trouble_is_no_ten_times_longer_page() {
+    let small = page("small", TROUBLE).0.len();
+    let many = TROUBLE.replace("count = 200", "count = 2000").replace("loss = 0.02", "loss = 0.1");
+    let large = page("large", &many).0.len();
+    assert!(small < 1 << 20 && large < small * 2, "{small} and {large} bytes");
+}
+
+#[test]
+fn names_from_the_scenario_cannot_become_markup() {
+    let name = "name = \"<script>alert(1)</script>&\"";
+    let scenario =
+        TROUBLE.replace("name = \"READ\"", name).replace("name = \"A lossy", "name = \"<b>\\u001b");
+    let (page, _) = page("markup", &scenario);
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&amp;"));
+    assert!(!page.contains("<script>alert") && !page.contains("<b>\u{1b}"));
+}
