@@ -27,8 +27,10 @@ FAMILIES = {
     "Q": "Requester",
     "U": "Unreliable services",
     "M": "States and verbs",
+    "T": "Devices",
 }
-# Ids that tests may begin with and that this page does not list: congestion, invariants, test plan.
+# Ids that tests may begin with and that this page does not list: congestion, invariants, the test plan but
+# for what is about devices.
 ELSEWHERE = {"C": 34, "P": 27, "T": 40}
 
 ID_AT_START = re.compile(r"^([a-z])_(\d\d)(?=_|$)")

@@ -13,6 +13,7 @@ mod names;
 mod regs;
 mod report_table;
 mod run;
+mod show;
 
 use std::io;
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Command {
     Ladder(ladder::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
+    /// Show devices, queue pairs, regions and counters as a run left them
+    Show(show::Args),
     /// Show which rights, kernel features and tools can be used here
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Encode(args) => encode::run(&args),
         Command::Ladder(args) => ladder::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -2,9 +2,11 @@
 //!
 //! Formats what it is given; computes nothing but sums and units.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use softrnic_sim::{FaultReport, NodeReport, PhaseReport, Report};
+use softrnic_engine::Reason;
+use softrnic_sim::{FaultReport, NodeReport, PhaseReport, RefusedPacket, Report};
 
 use crate::run::Speed;
 
@@ -51,6 +53,7 @@ pub(crate) fn print(
     )?;
     report.phases.iter().try_for_each(|phase| print_phase_details(out, phase))?;
     print_faults(out, &report.faults)?;
+    print_refused(out, report)?;
     print_counters(out, &report.nodes)
 }
 
@@ -88,6 +91,46 @@ fn print_phase_details(out: &mut impl Write, phase: &PhaseReport) -> io::Result<
         if more > 0 {
             writeln!(out, "  and {} more", grouped(more))?;
         }
+    }
+    Ok(())
+}
+
+/// Refused packets of a phase that are shown.
+const REFUSED_SHOWN: usize = 4;
+
+/// Refused packets one by one, and what the reasons mean.
+fn print_refused(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let mut reasons = BTreeSet::new();
+    for phase in report.phases.iter().filter(|phase| !phase.refused.is_empty()) {
+        if reasons.is_empty() {
+            writeln!(out, "\nrefused packets")?;
+        }
+        for packet in phase.refused_packets.iter().take(REFUSED_SHOWN) {
+            let RefusedPacket { at_ns, from, to, reason, .. } = packet;
+            let (seconds, ns) = (at_ns / 1_000_000_000, at_ns % 1_000_000_000);
+            write!(out, "  {seconds}.{ns:09} s  {from} > {to}  {reason}")?;
+            if let (Some(opcode), Some(qpn), Some(psn)) = (&packet.opcode, packet.qpn, packet.psn) {
+                write!(out, "  {opcode}  QP {qpn:#x} PSN {psn:#08x}")?;
+            }
+            writeln!(out, "  ({})", phase.name)?;
+        }
+        let all: u64 = phase.refused.values().sum();
+        let more = all - phase.refused_packets.len().min(REFUSED_SHOWN) as u64;
+        if more > 0 {
+            let list: Vec<_> =
+                phase.refused.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            writeln!(
+                out,
+                "  and {} more, in all {}  ({})",
+                grouped(more),
+                list.join(", "),
+                phase.name
+            )?;
+        }
+        reasons.extend(phase.refused.keys().copied());
+    }
+    for row in reasons.into_iter().filter_map(Reason::by_name).map(Reason::row) {
+        writeln!(out, "  {}: {} {}", row.name, row.text, row.advice)?;
     }
     Ok(())
 }

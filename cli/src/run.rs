@@ -21,6 +21,9 @@ use softrnic_sim::{
 use crate::html::Page;
 use crate::report_table;
 
+/// What `rnic show` reads in the output directory.
+pub(crate) const STATE_FILE: &str = "state.json";
+
 /// Options of `rnic run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -32,7 +35,8 @@ pub(crate) struct Args {
     /// Print report.json instead of tables
     #[arg(long)]
     json: bool,
-    /// Directory for report.html, capture.pcapng (every frame, whole), report.json and speed.json
+    /// Directory for report.html, capture.pcapng (every frame, whole), report.json, state.json and
+    /// speed.json
     #[arg(long, value_name = "DIR", default_value = "rnic-out")]
     out: PathBuf,
     /// Print the embedded scenario, commented, as a starting point
@@ -97,9 +101,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    let (stories, told) = core::mem::take(&mut recorder.stories).finish();
+    let (stories, told) =
+        core::mem::replace(&mut recorder.stories, Stories::new(Vec::new())).finish();
     recorder.finish().with_context(|| format!("cannot write {}", capture_path.display()))?;
 
+    let state = simulation.state();
     let scenario = simulation.scenario().clone();
     let report = simulation.finish();
     let speed = SpeedReport {
@@ -115,6 +121,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let speed_path = args.out.join("speed.json");
     write_file(&speed_path, &to_json(&speed)?)?;
 
+    let state_path = args.out.join(STATE_FILE);
+    write_file(&state_path, &to_json(&state)?)?;
     let page_path = args.out.join("report.html");
     let page = Page {
         scenario: &scenario,
@@ -125,7 +133,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     write_file(&page_path, &page.to_html())?;
 
-    let paths = [page_path, capture_path, report_path, speed_path];
+    let paths = [page_path, capture_path, report_path, speed_path, state_path];
     let printed = match args.json {
         true => io::stdout().lock().write_all(report_json.as_bytes()),
         false => print_tables(&report, &speed, &paths),
@@ -185,7 +193,7 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 4]) -> io::Result<()> {
+fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 5]) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     report_table::print(&mut out, report, &speed.phases, speed.build)?;
     let messages: u64 = report.phases.iter().map(|phase| phase.messages).sum();
@@ -197,7 +205,8 @@ fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 4]) -> i
         report.seed,
         speed.wall_s
     )?;
-    let [page, capture, report_path, speed_path] = paths.each_ref().map(|path| path.display());
+    let [page, capture, report_path, speed_path, state_path] =
+        paths.each_ref().map(|path| path.display());
     writeln!(
         out,
         "  {page}  charts, counters, and the packets around what went wrong; open it in a browser"
@@ -205,6 +214,8 @@ fn print_tables(report: &Report, speed: &SpeedReport, paths: &[PathBuf; 4]) -> i
     writeln!(out, "  {capture}  every frame, whole; open it with Wireshark")?;
     writeln!(out, "  {report_path}  the same for the same seed, on every machine")?;
     writeln!(out, "  {speed_path}  wall-clock figures of this machine")?;
+    let folder = paths[4].parent().unwrap_or(Path::new("")).display();
+    writeln!(out, "  {state_path}  queue pairs, regions and counters: see `rnic show {folder}`")?;
     out.flush()
 }
 
@@ -253,7 +264,7 @@ impl Recorder {
             error: None,
             clock: Clock::start(Duration::ZERO),
             progress,
-            stories: Stories::default(),
+            stories: Stories::new(scenario.fault_labels()),
         })
     }
 
@@ -276,7 +287,10 @@ impl Observer for Recorder {
         }
         let fate = match sighting.fate {
             Fate::Delivered => String::new(),
-            fate => format!("{fate:#}"),
+            fate => match sighting.read {
+                Some(packet) if matches!(fate, Fate::Refused(_)) => format!("{fate:#} {packet}."),
+                _ => format!("{fate:#}"),
+            },
         };
         let again = if sighting.retransmission { "retransmission" } else { "" };
         let copy = if sighting.copy { "copy" } else { "" };

@@ -53,7 +53,7 @@ fn text(bytes: &[u8]) -> String {
 const SMALL: &str = "operation = \"send\"\nsize = 5000\ncount = 50\npath_mtu = 1024";
 
 #[test]
-fn a_good_run_exits_0_and_leaves_four_files() {
+fn a_good_run_exits_0_and_leaves_its_files() {
     let here = directory("good");
     scenario(&here, SMALL);
     let output = rnic(&here, &["run", "mine.toml"]);
@@ -61,7 +61,7 @@ fn a_good_run_exits_0_and_leaves_four_files() {
     assert!(output.status.success(), "{stdout}{}", text(&output.stderr));
     assert!(stdout.contains("PASSED: 50 messages compared byte by byte"), "{stdout}");
     assert!(stdout.contains("counters, read from registers"), "{stdout}");
-    for file in ["report.html", "capture.pcapng", "report.json", "speed.json"] {
+    for file in ["report.html", "capture.pcapng", "report.json", "speed.json", "state.json"] {
         assert!(stdout.contains(file), "{stdout}");
         assert!(fs::metadata(here.join("rnic-out").join(file)).unwrap().len() > 100);
     }

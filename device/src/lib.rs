@@ -17,4 +17,4 @@ pub mod reconic;
 pub mod verbs;
 
 pub use memory::{DmaFault, Memory, Ram};
-pub use nic::{Device, Nic};
+pub use nic::{Between, Device, EngineCall, Nic};

@@ -54,6 +54,71 @@ pub trait Device<M: Memory> {
     }
 }
 
+/// A call of the engine that needs a face.
+pub trait EngineCall {
+    /// What the engine answers.
+    type Answer;
+    /// Makes it.
+    fn make(self, engine: &mut Engine, face: &mut impl Face) -> Self::Answer;
+}
+
+/// What may stand between engine and face for one call, by giving the engine another face: faults on
+/// purpose. `()` is nothing.
+pub trait Between {
+    /// Makes the call.
+    fn make<C: EngineCall>(
+        &mut self,
+        engine: &mut Engine,
+        face: &mut impl Face,
+        call: C,
+    ) -> C::Answer;
+}
+
+impl Between for () {
+    #[inline(always)]
+    fn make<C: EngineCall>(
+        &mut self,
+        engine: &mut Engine,
+        face: &mut impl Face,
+        call: C,
+    ) -> C::Answer {
+        call.make(engine, face)
+    }
+}
+
+struct HandleFrame<'a>(Nanos, &'a [u8], Rx);
+
+impl EngineCall for HandleFrame<'_> {
+    type Answer = Verdict;
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) -> Verdict {
+        engine.handle_frame(self.0, self.1, self.2, face)
+    }
+}
+
+struct PollTransmit<'a, 'b>(Nanos, &'a mut Room<'b>);
+
+impl EngineCall for PollTransmit<'_, '_> {
+    type Answer = Option<Train>;
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) -> Option<Train> {
+        engine.poll_transmit(self.0, self.1, face)
+    }
+}
+
+struct HandleTimeout(Nanos);
+
+impl EngineCall for HandleTimeout {
+    type Answer = ();
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) {
+        engine.handle_timeout(self.0, face);
+    }
+}
+
 /// A network interface: engine, device and memory.
 #[derive(Debug)]
 pub struct Nic<D, M> {
@@ -69,9 +134,22 @@ impl<D: Device<M>, M: Memory> Nic<D, M> {
     /// A frame arrived.
     #[inline]
     pub fn handle_frame(&mut self, now: Nanos, frame: &[u8], rx: Rx) -> Verdict {
+        self.handle_frame_through(&mut (), now, frame, rx)
+    }
+
+    /// [`Nic::handle_frame`], with something between engine and face.
+    #[inline(always)]
+    pub fn handle_frame_through(
+        &mut self,
+        between: &mut impl Between,
+        now: Nanos,
+        frame: &[u8],
+        rx: Rx,
+    ) -> Verdict {
         let verdict = match self.device.arriving(now, frame) {
             Ok(()) => {
-                self.engine.handle_frame(now, frame, rx, &mut self.device.view(&mut self.memory))
+                let face = &mut self.device.view(&mut self.memory);
+                between.make(&mut self.engine, face, HandleFrame(now, frame, rx))
             }
             Err(reason) => self.engine.refuse_frame(reason),
         };
@@ -82,19 +160,39 @@ impl<D: Device<M>, M: Memory> Nic<D, M> {
     /// The link can take a frame.
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        self.poll_transmit_through(&mut (), now, room)
+    }
+
+    /// [`Nic::poll_transmit`], with something between engine and face.
+    #[inline(always)]
+    pub fn poll_transmit_through(
+        &mut self,
+        between: &mut impl Between,
+        now: Nanos,
+        room: &mut Room<'_>,
+    ) -> Option<Train> {
         if let Some(pause) = self.device.poll_own(&self.engine, room) {
             return Some(pause);
         }
-        let train =
-            self.engine.poll_transmit(now, room, &mut self.device.view(&mut self.memory))?;
+        let train = between.make(
+            &mut self.engine,
+            &mut self.device.view(&mut self.memory),
+            PollTransmit(now, room),
+        )?;
         self.device.transmitted(&mut self.engine, &train, &room.bytes[..train.len]);
         Some(train)
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Nanos) {
+        self.handle_timeout_through(&mut (), now);
+    }
+
+    /// [`Nic::handle_timeout`], with something between engine and face.
+    pub fn handle_timeout_through(&mut self, between: &mut impl Between, now: Nanos) {
         self.device.handle_timeout(now);
-        self.engine.handle_timeout(now, &mut self.device.view(&mut self.memory));
+        let face = &mut self.device.view(&mut self.memory);
+        between.make(&mut self.engine, face, HandleTimeout(now));
     }
 
     /// When [`Nic::handle_timeout`] should be called next.

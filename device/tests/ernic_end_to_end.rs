@@ -540,3 +540,30 @@ fn qp1_sends_and_receives_whole_frames() {
     assert_eq!(world.a.get(Register::Statqp, 1) & 1, 1);
     assert_eq!(world.a.get(Register::Intsts, 0) & 1 << 5, 1 << 5);
 }
+
+/// What ERNIC does not do, whatever the engine could: other opcodes, atomics, messages above 8 MiB, IPv4
+/// packets that may be fragmented.
+#[test]
+fn t_40_ernic_keeps_its_limits() {
+    let legal = [0x00, 0x01, 0x02, 0x03, 0x04, 0x0C];
+    let mut world = World::new();
+    for opcode in 0..=0xFF {
+        world = World::new();
+        world.a.entry(1, opcode, LOCAL, 64, &Remote::REGION);
+        world.a.set(Register::Sqpi, QP, 1);
+        world.settle();
+        let illegal = u64::from(!legal.contains(&opcode));
+        assert_eq!(world.a.fault(Reason::WorkOpcodeIllegal), illegal, "{opcode:#x}");
+    }
+    for (length, refused) in [(0x80_0000, 0), (0x80_0001, 1)] {
+        world = World::new();
+        world.a.entry(1, 0x00, LOCAL, length, &Remote::REGION);
+        world.a.set(Register::Sqpi, QP, 1);
+        world.settle();
+        assert_eq!(world.a.fault(Reason::WorkLength), refused, "{length:#x}");
+    }
+    let engine = &world.a.nic.engine;
+    assert!(engine.port().require_dont_fragment);
+    let attributes = engine.qp(Qpn::new(QP.into())).unwrap().attributes();
+    assert!(!attributes.remote_access.atomic);
+}

@@ -578,7 +578,7 @@ impl Engine {
         if !self.port.enabled {
             return None;
         }
-        while let Some(slot) = self.ready.pop_front() {
+        while let Some(slot) = self.next_ready(face) {
             let slot = slot as usize;
             let qp = &mut self.qps[slot];
             qp.queued = false;
@@ -621,6 +621,14 @@ impl Engine {
 }
 
 impl Engine {
+    #[inline(always)]
+    fn next_ready(&mut self, face: &mut impl Face) -> Option<u32> {
+        while let Some(qpn) = face.released() {
+            self.kick(qpn);
+        }
+        self.ready.pop_front()
+    }
+
     #[inline]
     fn slot_index(&self, qpn: Qpn) -> usize {
         qpn.get() as usize & (self.qps.len() - 1)
@@ -737,7 +745,7 @@ fn held_by(paused: u8, port: &Port, qp: &Qp) -> bool {
 fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     let attributes = &qp.attributes;
     if !attributes.enabled {
-        return Err(Reason::QpNotReady);
+        return Err(attributes.policy.disabled);
     }
     // Chosen for rule V-07: a CNP is noted in the states that execute requests.
     let any_service =
@@ -767,7 +775,9 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
         && attributes.service != Service::Ud
         && !packet.comes_from(attributes.path.dest_ip)
     {
-        return Err(Reason::SourceAddress);
+        let of_peer = attributes.path.dest_ip.is_ipv6();
+        let same = (packet.network == Network::Ipv6) == of_peer;
+        return Err(if same { Reason::SourceAddress } else { Reason::IpFamily });
     }
     if attributes.policy.check_pkey && !pkeys_match(attributes.pkey, packet.bth.pkey.get()) {
         return Err(Reason::PKey);

@@ -328,6 +328,24 @@ pub trait Face {
         let _ = (q, index);
     }
 
+    /// The first `bytes` of entry `index` have been acknowledged, but not all of it.
+    fn acknowledged_part(&mut self, q: Qpn, index: u32, bytes: u32) {
+        let _ = (q, index, bytes);
+    }
+
+    /// Whether the packet whose bytes were gathered last must ask for an acknowledgement, because what
+    /// the face keeps for sending again is used up.
+    #[inline(always)]
+    fn wants_acknowledgement(&mut self) -> bool {
+        false
+    }
+
+    /// The next queue pair that stalled and should try again; asked before the engine looks for work.
+    #[inline(always)]
+    fn released(&mut self) -> Option<Qpn> {
+        None
+    }
+
     /// An entry has finished.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::credits::Limit;
 use crate::datagram;
 use crate::engine::{Port, Room, Train};
 use crate::face::{Completion, CompletionKind, Event, Face, Fetch, Hold, Status, Work, WorkOpcode};
-use crate::numbers::{Nanos, Psn, Qpn, ack_timeout_ns, rnr_timer_ns};
+use crate::numbers::{Nanos, Psn, Qpn, rnr_timer_ns};
 use crate::packet::{
     BthFields, Ext, OpcodeRow, Operation, Packet, Position, Syndrome, icrc, nak_code, opcode, parse,
 };
@@ -255,10 +255,10 @@ impl Requester {
 
     /// A packet left that the rate had held back: the peer could not have answered before, so the
     /// timer starts again (chosen; otherwise a low rate would look like a dead peer).
-    pub(crate) fn sent_late(&mut self, now: Nanos, ack_timeout: u8) {
+    pub(crate) fn sent_late(&mut self, now: Nanos, ack_timeout_ns: Option<u64>) {
         if !self.waiting_rnr
             && self.deadline != Nanos::NEVER
-            && let Some(timeout_ns) = ack_timeout_ns(ack_timeout)
+            && let Some(timeout_ns) = ack_timeout_ns
         {
             self.deadline = now.after(timeout_ns);
         }
@@ -267,14 +267,14 @@ impl Requester {
     /// The oldest unacknowledged PSN has moved (rules ): counters start again, so does the
     /// timer, and acknowledged packets are not sent again.
     #[inline(always)]
-    fn progress(&mut self, now: Nanos, ack_timeout: u8) {
+    fn progress(&mut self, now: Nanos, ack_timeout_ns: Option<u64>) {
         self.retries_used = 0;
         self.rnr_retries_used = 0;
         self.implied_nak_seen = false;
         self.waiting_rnr = false;
         self.may_send = true;
         let outstanding = self.next_psn != self.unacknowledged;
-        self.deadline = match ack_timeout_ns(ack_timeout) {
+        self.deadline = match ack_timeout_ns {
             Some(timeout_ns) if outstanding => now.after(timeout_ns),
             _ => Nanos::NEVER,
         };
@@ -410,12 +410,12 @@ pub(crate) fn poll(
         Service::Ud => return poll_datagram(qp, port, room, face),
         Service::Rc | Service::Uc => {}
     }
-    let Some(plan) = plan(qp, face) else {
+    let Some(mut plan) = plan(qp, face) else {
         qp.requester.may_send = false;
         return None;
     };
     qp.refresh_template(port);
-    let (len, payload_at) = match write_packet(qp, &plan, room, face) {
+    let (len, payload_at) = match write_packet(qp, &mut plan, room, face) {
         Ok(written) => written,
         Err(Unsent::NotNow) => {
             qp.requester.stalled = true;
@@ -468,7 +468,7 @@ impl Unsent {
 #[inline(always)]
 fn write_packet(
     qp: &Qp,
-    plan: &Plan,
+    plan: &mut Plan,
     room: &mut Room<'_>,
     face: &mut impl Face,
 ) -> Result<(usize, usize), Unsent> {
@@ -483,6 +483,7 @@ fn write_packet(
         let out = &mut frame[payload_at..payload_at + payload_len];
         let gathered = face.gather(qp.qpn, entry.work.local, plan.offset, out);
         gathered.map_err(Unsent::of_own_bytes)?;
+        plan.bth.ack_request |= face.wants_acknowledgement();
     }
     if plan.row.ext != Ext::NONE {
         write_extensions(plan, &entry.work, &mut frame[template.len()..payload_at]);
@@ -754,7 +755,7 @@ fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
         requester.cursor_packet = 0;
     }
     if requester.deadline == Nanos::NEVER
-        && let Some(timeout_ns) = ack_timeout_ns(qp.attributes.ack_timeout)
+        && let Some(timeout_ns) = qp.attributes.ack_timeout_ns()
     {
         requester.deadline = now.after(timeout_ns);
     }
@@ -953,14 +954,16 @@ fn advance(qp: &mut Qp, now: Nanos, to: Psn, face: &mut impl Face) -> Result<(),
         }
         let (first, packets) = (entry.first_psn, entry.packets);
         if to.since(first) < packets {
+            let (index, bytes) = (entry.index, entry.offset(to.since(first)));
             qp.requester.unacknowledged = to;
+            face.acknowledged_part(qp.qpn, index, bytes);
             break;
         }
         qp.requester.unacknowledged = first.plus(packets);
         complete_head(qp, Status::Success, None, face)?;
     }
     if qp.requester.unacknowledged != before {
-        qp.requester.progress(now, qp.attributes.ack_timeout);
+        qp.requester.progress(now, qp.attributes.ack_timeout_ns());
         fail_head_if_due(qp, face);
     }
     if reached {
@@ -1072,7 +1075,7 @@ fn answered(
     } else {
         qp.requester.read_response_psns -= 1;
     }
-    qp.requester.progress(now, qp.attributes.ack_timeout);
+    qp.requester.progress(now, qp.attributes.ack_timeout_ns());
     fail_head_if_due(qp, face);
     Ok(())
 }
@@ -1089,7 +1092,7 @@ pub(crate) fn handle_timeout(qp: &mut Qp, now: Nanos, face: &mut impl Face) {
         requester.may_send = true;
     } else if !qp.attributes.enabled {
         // It may not send again now, so that nothing is learned from the silence.
-        let timeout_ns = ack_timeout_ns(qp.attributes.ack_timeout);
+        let timeout_ns = qp.attributes.ack_timeout_ns();
         requester.deadline = timeout_ns.map_or(Nanos::NEVER, |ns| now.after(ns));
     } else if requester.next_psn != requester.unacknowledged {
         requester.request_ack = true;

@@ -7,11 +7,13 @@ use softrnic_driver::{
     Completion, DeviceConfig, Ernic, Local, Map, QpConfig, QpNumber, RegionAccess, RegionConfig,
     Remote,
 };
-use softrnic_engine::{Engine, Nanos, PathMtu, REASON_ROWS, Room, State, Train, Verdict};
+use softrnic_engine::{Engine, Nanos, PathMtu, REASON_ROWS, Room, Rx, State, Train, Verdict};
 
+use crate::fault::AtFace;
 use crate::model::Model;
 use crate::node::{Area, Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::scenario::{NodeSpec, OperationKind, ProfileKind};
+use crate::state::DeviceState;
 use crate::world::Station;
 
 /// A node with the ERNIC face.
@@ -91,6 +93,18 @@ impl Station for ErnicNode {
 
     fn next_deadline(&mut self) -> Option<Nanos> {
         Station::next_deadline(self.nic())
+    }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        faults.handle_frame(self.nic(), frame, Rx::default())
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        faults.poll_transmit(self.nic(), room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        faults.handle_timeout(self.nic());
     }
 }
 
@@ -218,6 +232,10 @@ impl Node for ErnicNode {
 
     fn engine(&self) -> &Engine {
         &self.driver.platform().nic.engine
+    }
+
+    fn state(&self, name: &str) -> DeviceState {
+        DeviceState::of_ernic(name, &self.driver.platform().nic)
     }
 
     fn counters(&mut self) -> (&'static str, Vec<(&'static str, u64)>) {

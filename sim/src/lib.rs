@@ -19,6 +19,7 @@ mod scenario;
 mod series;
 mod simulation;
 mod source;
+mod state;
 mod words;
 mod world;
 
@@ -28,11 +29,14 @@ pub use model::Model;
 pub use node::NodeError;
 pub use pair::ErnicPair;
 pub use random::Random;
-pub use report::{FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, Report};
+pub use report::{
+    FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report,
+};
 pub use scenario::{
     DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
     Scenario, ScenarioError,
 };
 pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};
-pub use world::{Activity, Fate, Observer, Sighting, Station, World};
+pub use state::{DeviceState, QpState, RegionState, Rings, WorldState};
+pub use world::{Activity, Fate, Observer, PacketId, Sighting, Station, World};

@@ -5,12 +5,16 @@ use softrnic_device::verbs::{
     Verbs, WorkCompletion,
 };
 use softrnic_device::{Nic, Ram};
-use softrnic_engine::{Engine, Nanos, Path, Port, Qpn, RKey, Room, State, Status, Train, Verdict};
+use softrnic_engine::{
+    Engine, Nanos, Path, Port, Qpn, RKey, Room, Rx, State, Status, Train, Verdict,
+};
 
+use crate::fault::AtFace;
 use crate::node::{
     Area, Arena, Arrived, Done, MEMORY_BASE, Node, NodeError, Peer, QpPlan, Request,
 };
 use crate::scenario::{NodeSpec, OperationKind};
+use crate::state::DeviceState;
 use crate::world::Station;
 
 /// A node with the native face.
@@ -88,6 +92,18 @@ impl Station for NativeNode {
 
     fn next_deadline(&mut self) -> Option<Nanos> {
         Station::next_deadline(&mut self.nic)
+    }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        faults.handle_frame(&mut self.nic, frame, Rx::default())
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        faults.poll_transmit(&mut self.nic, room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        faults.handle_timeout(&mut self.nic);
     }
 }
 
@@ -221,6 +237,10 @@ impl Node for NativeNode {
 
     fn engine(&self) -> &Engine {
         &self.nic.engine
+    }
+
+    fn state(&self, name: &str) -> DeviceState {
+        DeviceState::of_verbs(name, &self.nic)
     }
 
     fn counters(&mut self) -> (&'static str, Vec<(&'static str, u64)>) {

@@ -8,6 +8,7 @@ use softrnic_device::{DmaFault, Ram};
 use softrnic_engine::{Engine, PathMtu, Psn};
 
 use crate::scenario::OperationKind;
+use crate::state::DeviceState;
 use crate::world::Station;
 
 /// First bus address of every node's memory. Not 0, so that a forgotten address is a fault.
@@ -128,6 +129,8 @@ pub(crate) trait Node: Station {
     fn set_vlan(&mut self, vlan: Option<u16>);
     /// The transport behind the face, to read.
     fn engine(&self) -> &Engine;
+    /// The device as it is now.
+    fn state(&self, name: &str) -> DeviceState;
     /// The device's counters by name, and where they were read.
     fn counters(&mut self) -> (&'static str, Vec<(&'static str, u64)>);
 }

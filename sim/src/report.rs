@@ -90,6 +90,8 @@ pub struct PhaseReport {
     pub lost: u64,
     /// Frames that a receiver did not execute, by reason.
     pub refused: BTreeMap<&'static str, u64>,
+    /// The first of them, one by one.
+    pub refused_packets: Vec<RefusedPacket>,
     /// Virtual time from posting to completion.
     pub latency_ns: Latency,
     /// Virtual time from the first post to the last completion.
@@ -108,6 +110,25 @@ pub struct PhaseReport {
     pub failures: Vec<String>,
     /// How much went wrong in all.
     pub failure_count: u64,
+}
+
+/// A frame that a receiver did not execute.
+#[derive(Clone, Debug, Serialize)]
+pub struct RefusedPacket {
+    /// When it arrived, in nanoseconds of virtual time.
+    pub at_ns: u64,
+    /// Who sent it.
+    pub from: String,
+    /// Who refused it.
+    pub to: String,
+    /// Why.
+    pub reason: &'static str,
+    /// Service and opcode; the rest is `null`, too, where the BTH could not be read.
+    pub opcode: Option<String>,
+    /// Destination queue pair.
+    pub qpn: Option<u32>,
+    /// PSN.
+    pub psn: Option<u32>,
 }
 
 /// Percentiles in nanoseconds; 0 where nothing completed.

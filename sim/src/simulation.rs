@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
+use softrnic_engine::explain::opcode_name;
 use softrnic_engine::{Counter, Nanos, Qpn, REASON_ROWS, Reason};
 
 use crate::ernic_node::ErnicNode;
@@ -17,11 +18,12 @@ use crate::native_node::NativeNode;
 use crate::node::{Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::payload::{POISON, Payload, difference};
 use crate::report::{
-    FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, Report,
+    FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report,
 };
 use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
 use crate::series::{Carried, Series};
-use crate::world::{Activity, Fate, Observer, Sighting, World};
+use crate::state::WorldState;
+use crate::world::{Activity, Fate, Observer, PacketId, Sighting, World};
 
 /// Why a checked scenario could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +105,17 @@ impl Simulation {
         self.phases.last()
     }
 
+    /// Every device as it is now.
+    #[must_use]
+    pub fn state(&self) -> WorldState {
+        let nodes = self.scenario.nodes.iter().enumerate();
+        WorldState {
+            title: self.scenario.name.clone(),
+            at_ns: self.world.now().0,
+            devices: nodes.map(|(i, spec)| self.world.station(i).state(&spec.name)).collect(),
+        }
+    }
+
     /// Reads the nodes' counters and closes the report.
     pub fn finish(mut self) -> Report {
         let mut nodes = Vec::new();
@@ -156,6 +169,8 @@ fn named(refused: &[u64; Reason::COUNT]) -> BTreeMap<&'static str, u64> {
 struct Watch<'a> {
     inner: &'a mut dyn Observer,
     refused: [u64; Reason::COUNT],
+    /// The first ones.
+    refusals: Vec<Refusal>,
     /// Fate, sender and receiver of `frame`.
     last: Option<(Fate, usize, usize)>,
     /// The last frame that was not executed.
@@ -168,9 +183,21 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(inner: &'a mut dyn Observer, from: usize, now: Nanos) -> Self {
         let (refused, series) = ([0; Reason::COUNT], Series::new(now));
-        Self { inner, refused, last: None, frame: Vec::new(), from, series }
+        let refusals = Vec::new();
+        Self { inner, refused, refusals, last: None, frame: Vec::new(), from, series }
     }
 }
+
+struct Refusal {
+    at: Nanos,
+    from: usize,
+    to: usize,
+    reason: Reason,
+    read: Option<PacketId>,
+}
+
+/// Refused packets of a phase that are reported one by one.
+const REFUSALS_KEPT: usize = 16;
 
 impl Observer for Watch<'_> {
     fn frame(&mut self, sighting: &Sighting<'_>) {
@@ -183,6 +210,10 @@ impl Observer for Watch<'_> {
         self.series.frame(sighting.at, carried);
         if let Fate::Refused(reason) = sighting.fate {
             self.refused[reason as usize] += 1;
+            if self.refusals.len() < REFUSALS_KEPT {
+                let Sighting { at, from, to, read, .. } = *sighting;
+                self.refusals.push(Refusal { at, from, to, reason, read });
+            }
         }
         if matches!(sighting.fate, Fate::Refused(_) | Fate::Lost(_)) {
             self.last = Some((sighting.fate, sighting.from, sighting.to));
@@ -663,6 +694,7 @@ impl<'a> Run<'a> {
             retransmissions: traffic.retransmissions,
             lost: traffic.lost,
             refused: named(&self.watch.refused),
+            refused_packets: self.refused_packets(),
             latency_ns: Latency { p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) },
             duration_ns,
             goodput_bits_per_s: u64::try_from(goodput).unwrap_or(u64::MAX),
@@ -672,6 +704,20 @@ impl<'a> Run<'a> {
             failures: self.failures,
             failure_count: self.failure_count,
         }
+    }
+
+    fn refused_packets(&self) -> Vec<RefusedPacket> {
+        let name = |node: usize| self.scenario.nodes[node].name.clone();
+        let packet = |refusal: &Refusal| RefusedPacket {
+            at_ns: refusal.at.0,
+            from: name(refusal.from),
+            to: name(refusal.to),
+            reason: refusal.reason.row().name,
+            opcode: refusal.read.map(|read| opcode_name(read.opcode.into())),
+            qpn: refusal.read.map(|read| read.qpn.get()),
+            psn: refusal.read.map(|read| read.psn.get()),
+        };
+        self.watch.refusals.iter().map(packet).collect()
     }
 
     fn file_report(&self) -> Option<FileReport> {

@@ -9,9 +9,9 @@ use std::fmt;
 
 use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
-use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
+use softrnic_engine::{Nanos, Psn, Qpn, Reason, Room, Rx, Train, Verdict};
 
-use crate::fault::{self, Injector, Outcome};
+use crate::fault::{self, AtFace, Injector, Outcome};
 use crate::ladder::Remark;
 use crate::link::{Direction, Goal, LinkConfig, Loss, Traffic};
 
@@ -25,6 +25,21 @@ pub trait Station {
     fn handle_timeout(&mut self, now: Nanos);
     /// When [`Station::handle_timeout`] should be called next.
     fn next_deadline(&mut self) -> Option<Nanos>;
+
+    /// [`Station::handle_frame`] with faults at the face; without, where a station knows none.
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        self.handle_frame(faults.now(), frame)
+    }
+
+    /// [`Station::poll_transmit`] with faults at the face.
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        self.poll_transmit(faults.now(), room)
+    }
+
+    /// [`Station::handle_timeout`] with faults at the face: also when a held completion is due.
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        self.handle_timeout(faults.now());
+    }
 }
 
 impl<D: Device<M>, M: Memory> Station for Nic<D, M> {
@@ -43,6 +58,18 @@ impl<D: Device<M>, M: Memory> Station for Nic<D, M> {
     fn next_deadline(&mut self) -> Option<Nanos> {
         Self::next_deadline(self)
     }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        faults.handle_frame(self, frame, Rx::default())
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        faults.poll_transmit(self, room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        faults.handle_timeout(self);
+    }
 }
 
 impl<S: Station + ?Sized> Station for Box<S> {
@@ -60,6 +87,18 @@ impl<S: Station + ?Sized> Station for Box<S> {
 
     fn next_deadline(&mut self) -> Option<Nanos> {
         (**self).next_deadline()
+    }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        (**self).handle_frame_at(faults, frame)
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        (**self).poll_transmit_at(faults, room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        (**self).handle_timeout_at(faults);
     }
 }
 
@@ -86,6 +125,25 @@ pub struct Sighting<'a> {
     pub faults: &'a [usize],
     /// What became of it.
     pub fate: Fate,
+    /// What the receiver read in it; `None` where it could not read a BTH, or never saw the frame.
+    pub read: Option<PacketId>,
+}
+
+/// Which packet it is, as its receiver reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketId {
+    /// BTH.OpCode.
+    pub opcode: u8,
+    /// BTH.DestQP.
+    pub qpn: Qpn,
+    /// BTH.PSN.
+    pub psn: Psn,
+}
+
+impl fmt::Display for PacketId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {}, PSN {}", self.qpn, self.psn)
+    }
 }
 
 /// What became of a frame.
@@ -229,14 +287,18 @@ pub struct World<N> {
     free_slots: Vec<usize>,
     held: Vec<Held>,
     faults: Injector,
+    face_rules: bool,
+    interrupt_rules: bool,
     spare_buffers: Vec<Vec<u8>>,
 }
 
 impl<N: Station> World<N> {
     /// An empty world at time 0, in which these faults happen.
     #[must_use]
-    pub const fn new(faults: Injector) -> Self {
+    pub fn new(faults: Injector) -> Self {
         Self {
+            face_rules: faults.has_face_rules(),
+            interrupt_rules: faults.has_interrupt_rules(),
             now: Nanos(0),
             ports: Vec::new(),
             directions: Vec::new(),
@@ -385,10 +447,21 @@ impl<N: Station> World<N> {
             }
         }
         let frame = &flight.buffer[..flight.len];
+        let (mut told, mut read) = (false, None);
         let fate = match flight.lost {
             Some(loss) => Fate::Lost(loss),
             None => {
-                let verdict = self.ports[to].station.handle_frame(self.now, frame);
+                let station = &mut self.ports[to].station;
+                let verdict = if self.face_rules {
+                    let mut faults = self.faults.at_face(self.now, to);
+                    let verdict = station.handle_frame_at(&mut faults, frame);
+                    told = faults.told();
+                    verdict
+                } else {
+                    station.handle_frame(self.now, frame)
+                };
+                let Verdict { qpn, psn, .. } = verdict;
+                read = verdict.opcode.map(|opcode| PacketId { opcode, qpn, psn });
                 match verdict.refused {
                     Some(reason) => Fate::Refused(reason),
                     None if verdict.duplicate => Fate::Duplicate,
@@ -408,6 +481,7 @@ impl<N: Station> World<N> {
             copy: flight.copy,
             faults: &flight.faults,
             fate,
+            read,
         });
         observer.activity(Activity::Device);
         self.spare_buffers.push(flight.buffer);
@@ -415,7 +489,12 @@ impl<N: Station> World<N> {
             return None;
         }
         self.service(to);
-        Some(to)
+        self.wakes(to, told).then_some(to)
+    }
+
+    /// Whether software of a station looks now. Only where interrupts may get lost does it wait for one.
+    fn wakes(&mut self, station: usize, told: bool) -> bool {
+        !self.interrupt_rules || told && !self.faults.loses_interrupt(self.now, station)
     }
 
     /// Lets a frame arrive at `arrives`, or as fault rules have decided on this `side` of the wire.
@@ -507,12 +586,27 @@ impl<N: Station> World<N> {
             return false;
         }
         port.alarm = Nanos::NEVER;
-        let due = port.station.next_deadline().is_some_and(|deadline| deadline <= self.now);
+        let due = self.deadline_of(number).is_some_and(|deadline| deadline <= self.now);
+        let mut told = false;
         if due {
-            self.ports[number].station.handle_timeout(self.now);
+            let station = &mut self.ports[number].station;
+            if self.face_rules {
+                let mut faults = self.faults.at_face(self.now, number);
+                station.handle_timeout_at(&mut faults);
+                told = faults.told();
+            } else {
+                station.handle_timeout(self.now);
+            }
         }
         self.service(number);
-        due
+        due && self.wakes(number, told)
+    }
+
+    /// The station's own next deadline, or that of a completion that a fault rule holds.
+    fn deadline_of(&mut self, number: usize) -> Option<Nanos> {
+        let own = self.ports[number].station.next_deadline();
+        let held = if self.face_rules { self.faults.held_until(number) } else { None };
+        own.into_iter().chain(held).min()
     }
 
     /// Lets a station send while its line is free, and sets its alarm.
@@ -528,12 +622,11 @@ impl<N: Station> World<N> {
                 self.schedule(self.directions[d].free_at(), What::Free(d));
             }
         }
-        let port = &mut self.ports[number];
-        if let Some(deadline) = port.station.next_deadline()
-            && deadline < port.alarm
+        if let Some(deadline) = self.deadline_of(number)
+            && deadline < self.ports[number].alarm
         {
             let at = deadline.max(self.now);
-            port.alarm = at;
+            self.ports[number].alarm = at;
             self.schedule(at, What::Deadline(number));
         }
     }
@@ -541,7 +634,12 @@ impl<N: Station> World<N> {
     fn transmit(&mut self, number: usize, d: usize) -> bool {
         let mut buffer = self.spare_buffers.pop().unwrap_or_else(|| vec![0; FRAME_LEN_MAX]);
         let mut room = Room { bytes: &mut buffer, segments: 1, source_port: None };
-        let train = self.ports[number].station.poll_transmit(self.now, &mut room);
+        let station = &mut self.ports[number].station;
+        let train = if self.face_rules {
+            station.poll_transmit_at(&mut self.faults.at_face(self.now, number), &mut room)
+        } else {
+            station.poll_transmit(self.now, &mut room)
+        };
         let Some(train) = train else {
             self.spare_buffers.push(buffer);
             return false;

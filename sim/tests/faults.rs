@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use softrnic_sim::fault::{
-    Action, Change, Corruption, Cut, Direction, Field, Injector, Kind, Match, Opcodes, Rule, Rules,
-    Spot,
+    Action, Change, Corruption, Cut, Direction, Field, Injector, Kind, Match, Opcodes, Queue, Rule,
+    Rules, Spot, Transfer,
 };
 use softrnic_sim::{Ladder, Observer, Report, Scenario, Sighting, Simulation};
 
@@ -125,6 +125,82 @@ fn a_rule_that_never_fires_is_reported() {
     assert_eq!(tallies, [(0, 0), (3, 0)]);
 }
 
+/// Both faces in turn, with one fault while 20 SENDs of 64 bytes go from `a` to `b`.
+fn at_both_faces(fault: &str, check: impl Fn(&Report, &str)) {
+    let phase = "operation = \"send\"\nsize = 64\ncount = 20\noutstanding = 4\n";
+    for face in ["native", "ernic"] {
+        let text =
+            format!("{HEAD}{phase}[[fault]]\n{fault}").replace("\"native\"", &format!("{face:?}"));
+        let scenario = Scenario::parse("test.toml", &text).unwrap();
+        let mut simulation = Simulation::new(scenario, BTreeMap::new()).unwrap();
+        while simulation.run_phase(&mut ()).is_some() {}
+        check(&simulation.finish(), face);
+    }
+}
+
+#[test]
+fn a_held_completion_comes_late_and_in_order() {
+    let fault =
+        "action = \"hold_completion\"\nqueue = \"send\"\nnode = \"a\"\nnth = 3\nfor_ns = 50_000";
+    at_both_faces(fault, |report, face| {
+        // Out of order, the run would say that a completion names another message.
+        assert!(report.passed, "{face}: {:#?}", report.phases);
+        assert_eq!(report.faults[0].fired, 1, "{face}");
+        let latency = report.phases[0].latency_ns;
+        assert!((50_000..60_000).contains(&latency.max), "{face}: {latency:?}");
+        assert!(latency.p50 < 10_000, "{face}: {latency:?}");
+    });
+}
+
+#[test]
+fn a_lost_completion_is_missed() {
+    let fault = "action = \"lose_completion\"\nqueue = \"send\"\nnode = \"a\"\nnth = 3";
+    at_both_faces(fault, |report, face| {
+        assert!(!report.passed, "{face}");
+        assert_eq!((report.faults[0].fired, report.phases[0].messages), (1, 2), "{face}");
+    });
+}
+
+#[test]
+fn a_lost_interrupt_delays_what_it_announced_until_the_next_one() {
+    let fault = "action = \"lose_interrupt\"\nnode = \"b\"\nnth = 2";
+    at_both_faces(fault, |report, face| {
+        assert!(report.passed, "{face}: {:#?}", report.phases);
+        assert_eq!(report.faults[0].fired, 1, "{face}");
+    });
+    // Nothing comes after the last one.
+    let fault = "action = \"lose_interrupt\"\nnode = \"a\"\nnth = 17\ntimes = 4";
+    at_both_faces(fault, |report, face| {
+        assert!(!report.passed, "{face}");
+        assert!(report.phases[0].failures[0].contains("nothing is left to happen"), "{face}");
+    });
+}
+
+#[test]
+fn a_dma_error_ends_the_queue_pair_with_its_reason() {
+    for (way, node) in [("read", "a"), ("write", "b")] {
+        let fault =
+            format!("action = \"dma_error\"\naccess = \"{way}\"\nnode = \"{node}\"\nnth = 5");
+        at_both_faces(&fault, |report, face| {
+            assert!(!report.passed, "{face} {way}");
+            assert_eq!(report.faults[0].fired, 1, "{face} {way}");
+            let phase = &report.phases[0];
+            assert!(phase.messages < 20, "{face} {way}: {:?}", phase.failures);
+            assert!(phase.failures[0].contains("failed"), "{face} {way}: {:?}", phase.failures);
+        });
+    }
+}
+
+#[test]
+fn a_stalled_receive_queue_is_waited_for_with_rnr() {
+    let fault = "action = \"stall_receive\"\nnode = \"b\"\nnth = 2\ntimes = 3";
+    at_both_faces(fault, |report, face| {
+        assert!(report.passed, "{face}: {:#?}", report.phases);
+        assert_eq!(report.faults[0].fired, 3, "{face}");
+        assert_eq!(report.phases[0].refused.get("receiver_not_ready"), Some(&3), "{face}");
+    });
+}
+
 /// Frames that carry the congestion mark, and frames in all.
 #[derive(Default)]
 struct Marks(u64, u64);
@@ -190,6 +266,13 @@ fn every_kind_of_rule() -> Rules {
         rule(any(), Action::Truncate(Cut::To(20))),
         rule(any(), Action::Truncate(Cut::By(1))),
         rule(any(), Action::MarkEcn),
+        rule(any(), Action::HoldCompletion { queue: Some(Queue::Send), for_ns: 3 }),
+        rule(any(), Action::LoseCompletion { queue: Some(Queue::Receive) }),
+        rule(any(), Action::LoseCompletion { queue: None }),
+        rule(any(), Action::LoseInterrupt),
+        rule(any(), Action::DmaError { access: Some(Transfer::Write) }),
+        rule(any(), Action::DmaError { access: None }),
+        rule(any(), Action::StallReceive),
     ];
     let spots = [field("BTH.PSN"), field("ICRC"), Spot::Byte(-4), Spot::Anywhere];
     for (i, spot) in spots.into_iter().enumerate() {

@@ -120,6 +120,10 @@ fn words_and_numbers_of_faults_are_checked_with_their_line_and_near_names() {
         "action = \"corrupt\"\nicrc = \"redone\"",
         "action = \"truncate\"",
         "action = \"truncate\"\nto_len = 3\nby_len = 3",
+        "action = \"hold_completion\"",
+        "action = \"hold_completion\"\nfor_ns = 3\nqueue = \"sned\"",
+        "action = \"dma_error\"\naccess = \"raed\"",
+        "action = \"stall_receive\"\ndirection = \"in\"",
     ];
     let mut errors: Vec<_> = faults.iter().map(|fault| error(&format!("{valid}{fault}"))).collect();
     // The lists of all opcodes and fields are long: their ends will do.

@@ -72,7 +72,7 @@ fields! {
     Reserved3Hi 0[15:14] "reserved3.hi" "reserved3" "flags[15:14]" Reserved Reserved, Hex,
         "reserved" "";
     Rss 0[13:13] "rss" "reserved3" "flags bit 13 (MLX4_RSS_QPC_FLAG_OFFSET)" Linux Face, Flag,
-        "QP is an RSS indirection QP; the RSS context overlays byte 0x3c onward" "Linux only; words 15 to 28 are then its RSS table, kept as they are";
+        "QP is an RSS indirection QP; the RSS context overlays byte 0x3c onward" "words 15 to 28 are then its RSS table, kept as they are";
     PmState 0[12:11] "pm_state" "pm_state" "flags[12:11]" Both Face, Codes(Migration::CODES),
         "path migration state" "kept and returned; no migration happens";
     Reserved2 0[10:9] "reserved2" "reserved2" "flags[10:9]" Reserved Reserved, Hex,
@@ -96,13 +96,13 @@ fields! {
     LogRqStride 2[18:16] "log_rq_stride" "log_rq_stride" "rq_size_stride[2:0]" Both Face, LogStride,
         "bytes of a receive WQE" "";
     SqNoPrefetch 2[15:15] "sq_no_prefetch" "reserved8" "sq_size_stride[7]" Linux Ignored, Flag,
-        "send queue must not be prefetched past the doorbell" "Linux only; nothing is prefetched";
+        "send queue must not be prefetched past the doorbell" "nothing is prefetched";
     LogSqSize 2[14:11] "log_sq_size" "log_sq_size" "sq_size_stride[6:3]" Both Face, LogCount,
         "send WQE slots" "";
     LogSqStride 2[10:8] "log_sq_stride" "log_sq_stride" "sq_size_stride[2:0]" Both Face, LogStride,
         "bytes of a send WQE slot" "";
     RoceMode 2[7:6] "roce_mode" "reserved7" "rlkey_roce_mode[7:6]" Linux Face, Codes(RoceMode::CODES),
-        "RoCE flavour" "Linux only; RC, UC and XRC need RoCE v2, which is what the engine speaks";
+        "RoCE flavour" "RC, UC and XRC need RoCE v2, which is what the engine speaks";
     Reserved7Lo 2[5:5] "reserved7.lo" "reserved7" "rlkey_roce_mode[5]" Reserved Reserved, Hex,
         "reserved" "";
     Rlky 2[4:4] "rlky" "rlky" "rlkey_roce_mode[4]" Both Face, Flag,
@@ -192,7 +192,7 @@ fields! {
     Ric 36[4:4] "ric" "ric" "params2 bit 4 (RIC)" Both Engine(Ric), Flag,
         "no end-to-end credits in its acknowledgements (set with an SRQ)" "";
     Fpp 36[3:3] "fpp" "reserved25" "params2 bit 3 (FPP)" Linux Ignored, Flag,
-        "force physical port (port remap)" "Linux only; one port";
+        "force physical port (port remap)" "one port";
     Reserved25Lo 36[2:0] "reserved25.lo" "reserved25" "params2[2:0]" Reserved Reserved, Hex,
         "reserved" "";
     Reserved30 37[31:29] "reserved30" "reserved30" "rnr_nextrecvpsn[31:29]" Reserved Reserved, Hex,
@@ -220,7 +220,7 @@ fields! {
     Reserved34A 43[31:31] "reserved34.a" "reserved34" "srqn[31]" Reserved Reserved, Hex,
         "reserved" "";
     TunnelMode 43[30:28] "tunnel_mode" "reserved34" "srqn[30:28]" Linux Ignored, Codes(TunnelMode::CODES),
-        "which frames it receives" "Linux only; without effect";
+        "which frames it receives" "without effect";
     Reserved34B 43[27:25] "reserved34.b" "reserved34" "srqn[27:25]" Reserved Reserved, Hex,
         "reserved" "";
     Srq 43[24:24] "srq" "srq" "srqn bit 24" Both Face, Flag,
@@ -248,7 +248,7 @@ fields! {
     Vsd 48[30:30] "vsd" "reserved38" "param3 bit 30 (named MLX4_STRIP_VLAN)" Linux Face, Flag,
         "1: do not strip the VLAN tag on receive" "set means that the VLAN tag is NOT stripped, in spite of the name STRIP_VLAN in Linux";
     KeepFcs 48[29:29] "keep_fcs" "reserved38" "param3 bit 29" Linux Face, Flag,
-        "scatter the FCS to memory" "Linux only";
+        "scatter the FCS to memory" "";
     Rme 48[28:27] "rme" "rme" "param3[28:27] (unnamed)" Prm Ignored, Hex,
         "reliable multicast mode" "without effect";
     Reserved37 48[26:26] "reserved37" "reserved37" "param3[26]" Reserved Reserved, Hex,
@@ -335,31 +335,31 @@ fields! {
     Reserved0A 0[28:27] "reserved0.a" "reserved0" "fl bits 4:3" Reserved Reserved, Hex,
         "reserved" "";
     EthHideCqeVlan 0[26:26] "eth_hide_cqe_vlan" "reserved0" "fl bit 2" Linux Face, Flag,
-        "do not report the VLAN in the CQE" "Linux only";
+        "do not report the VLAN in the CQE" "";
     EthSrcCheckMcLb 0[25:25] "eth_src_check_mc_lb" "reserved0" "fl bit 1" Linux Face, Flag,
-        "drop multicast looped back to its sender" "Linux only";
+        "drop multicast looped back to its sender" "";
     EthSrcCheckUcLb 0[24:24] "eth_src_check_uc_lb" "reserved0" "fl bit 0" Linux Face, Flag,
-        "drop unicast looped back to its sender" "Linux only";
+        "drop unicast looped back to its sender" "";
     SrcCheckIfCounter 0[23:23] "src_check_if_counter" "reserved0" "control bit 7" Linux Ignored, Flag,
-        "loopback source check keyed on the counter index" "Linux only; SR-IOV policy, without effect";
+        "loopback source check keyed on the counter index" "SR-IOV policy, without effect";
     TxBlockTagged 0[22:22] "tx_block_tagged" "reserved0" "vlan_control bit 6" Linux Ignored, Flag,
-        "block tagged transmit" "Linux only; SR-IOV policy, without effect";
+        "block tagged transmit" "SR-IOV policy, without effect";
     TxBlockPrio 0[21:21] "tx_block_prio" "reserved0" "vlan_control bit 5" Linux Ignored, Flag,
-        "block priority-tagged transmit" "Linux only; SR-IOV policy, without effect";
+        "block priority-tagged transmit" "SR-IOV policy, without effect";
     TxBlockUntagged 0[20:20] "tx_block_untagged" "reserved0" "vlan_control bit 4" Linux Ignored, Flag,
-        "block untagged transmit" "Linux only; SR-IOV policy, without effect";
+        "block untagged transmit" "SR-IOV policy, without effect";
     Reserved0B 0[19:19] "reserved0.b" "reserved0" "vlan_control bit 3" Reserved Reserved, Hex,
         "reserved" "";
     RxBlockTagged 0[18:18] "rx_block_tagged" "reserved0" "vlan_control bit 2" Linux Ignored, Flag,
-        "block tagged receive" "Linux only; SR-IOV policy, without effect";
+        "block tagged receive" "SR-IOV policy, without effect";
     RxBlockPrio 0[17:17] "rx_block_prio" "reserved0" "vlan_control bit 1" Linux Ignored, Flag,
-        "block priority-tagged receive" "Linux only; SR-IOV policy, without effect";
+        "block priority-tagged receive" "SR-IOV policy, without effect";
     RxBlockUntagged 0[16:16] "rx_block_untagged" "reserved0" "vlan_control bit 0" Linux Ignored, Flag,
-        "block untagged receive" "Linux only; SR-IOV policy, without effect";
+        "block untagged receive" "SR-IOV policy, without effect";
     Reserved0C 0[15:15] "reserved0.c" "reserved0" "disable_pkey_check bit 7" Reserved Reserved, Hex,
         "reserved" "";
     DisablePkeyCheck 0[14:14] "disable_pkey_check" "reserved0" "disable_pkey_check 0x40" Linux Ignored, Flag,
-        "skip the P_Key check" "Linux only; SR-IOV policy, without effect";
+        "skip the P_Key check" "SR-IOV policy, without effect";
     Reserved0D 0[13:8] "reserved0.d" "reserved0" "disable_pkey_check bits 5:0" Reserved Reserved, Hex,
         "reserved" "";
     Reserved0E 0[7:7] "reserved0.e" "reserved0" "pkey_index bit 7" Reserved Reserved, Hex,
@@ -377,7 +377,7 @@ fields! {
     AckTimeout 2[31:27] "ack_timeout" "ack_timeout" "ackto[7:3]" Both Engine(AckTimeout), AckTimeout,
         "local ACK timeout" "";
     LinkType 2[26:24] "link_type" "reserved3" "ackto[2:0]" Linux Face, Codes(LinkType::CODES),
-        "link type of the path" "Linux only; kept, the port decides what the link is";
+        "link type of the path" "kept, the port decides what the link is";
     Reserved3Hi 2[23:23] "reserved3.hi" "reserved3" "mgid_index bit 7" Reserved Reserved, Hex,
         "reserved" "";
     MgidIndex 2[22:16] "mgid_index" "mgid_index" "mgid_index" Both Face, Plain,
@@ -407,23 +407,23 @@ fields! {
     VlanIndex 8[23:16] "vlan_index" "reserved7" "vlan_index" Linux Face, Hex,
         "index in the port VLAN table" "where Linux has it, 8 bits; the PRM header has it in word 9 of the path, which no driver writes";
     NoFsm 8[15:15] "no_fsm" "reserved7" "feup bit 7" Linux Face, Flag,
-        "do not force the source MAC" "Linux only";
+        "do not force the source MAC" "";
     ForceEthUp 8[14:14] "force_eth_up" "reserved7" "feup bit 6" Linux Face, Flag,
-        "force Ethernet user priority from sched_queue" "Linux only";
+        "force Ethernet user priority from sched_queue" "";
     Fsm 8[13:13] "fsm" "fsm" "feup bit 5" Both Face, Flag,
         "force source MAC" "";
     Fsip 8[12:12] "fsip" "fsip" "feup bit 4 (unnamed)" Prm Ignored, Flag,
-        "force source IP" "PRM header only; without effect";
+        "force source IP" "without effect";
     Fvl 8[11:11] "fvl" "fvl" "feup bit 3" Both Face, Flag,
         "force VLAN" "";
     Reserved6 8[10:9] "reserved6" "reserved6" "feup bits 2:1" Reserved Reserved, Hex,
         "reserved" "";
     Sp 8[8:8] "sp" "sp" "feup bit 0 (unnamed)" Prm Ignored, Flag,
-        "set priority (as named in the PRM header)" "PRM header only; without effect";
+        "set priority (as named in the PRM header)" "without effect";
     Reserved5Hi 8[7:1] "reserved5.hi" "reserved5" "fvl_rx bits 7:1" Reserved Reserved, Hex,
         "reserved" "";
     FvlRx 8[0:0] "fvl_rx" "reserved5" "fvl_rx bit 0" Linux Ignored, Flag,
-        "enforce VLAN on receive" "Linux only; SR-IOV policy, without effect";
+        "enforce VLAN on receive" "SR-IOV policy, without effect";
     CounterIndexPrm 9[31:24] "counter_index_prm" "counter_index" "reserved4[0]" Prm Ignored, Hex,
         "counter index as placed by the PRM header; unused by both drivers" "see counter_index";
     Reserved7 9[23:23] "reserved7" "reserved8" "reserved4[1] bit 7" Reserved Reserved, Hex,

@@ -188,6 +188,13 @@ pub struct Verbs {
     async_events: VecDeque<AsyncEvent>,
 }
 
+impl Verbs {
+    /// Every memory region and what it allows.
+    pub fn mrs(&self) -> impl Iterator<Item = (Mr, AccessFlags)> {
+        self.regions.iter()
+    }
+}
+
 impl<M: Memory> Device<M> for Verbs {
     type View<'a>
         = View<'a, M>

@@ -12,6 +12,14 @@ use crate::memory::Memory;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Pd(pub(super) u32);
 
+impl Pd {
+    /// Its number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// A local key: names a memory region in scatter/gather elements.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LKey(pub u32);
@@ -137,6 +145,14 @@ impl Regions {
             return Err(Error::Exhausted("memory region"));
         };
         Ok(Mr { pd, va, len, lkey: LKey(key), rkey: RKey(key) })
+    }
+
+    /// Every region that is open.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Mr, AccessFlags)> {
+        self.regions.iter().filter(|(_, region)| region.open).map(|(key, region)| {
+            let Region { pd, va, len, access, .. } = *region;
+            (Mr { pd, va, len, lkey: LKey(key), rkey: RKey(key) }, access)
+        })
     }
 
     pub(super) fn deregister(&mut self, lkey: LKey) -> Result<(), Error> {

@@ -57,6 +57,12 @@ impl<T> Table<T> {
         self.rows.len() - self.free.len()
     }
 
+    /// Every row with its key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let rows = (0..).zip(&self.rows);
+        rows.filter_map(|(i, row)| Some((key(i, row.generation), row.value.as_ref()?)))
+    }
+
     #[inline]
     pub(super) fn get(&self, key: u32) -> Option<&T> {
         let row = self.rows.get((key >> 8).wrapping_sub(1) as usize)?;
@@ -92,5 +98,7 @@ mod tests {
         assert_eq!((table.get(first), table.get(second)), (None, Some(&'b')));
         assert_eq!((table.get(0), table.get(u32::MAX)), (None, None));
         assert!(table.get_mut(first).is_none());
+        let third = table.insert('c').unwrap();
+        assert!(table.iter().eq([(second, &'b'), (third, &'c')]));
     }
 }

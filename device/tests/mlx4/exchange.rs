@@ -236,7 +236,7 @@ fn t_40_two_queue_pairs_connected_by_contexts_exchange_everything() {
 
 /// The counters of retries and of what is under way, in the middle of losses.
 #[test]
-fn t_40_a_query_tells_losses_and_what_is_under_way() {
+fn m_20_t_40_a_query_tells_losses_and_what_is_under_way() {
     let mut pair = Pair::connected(mask_0);
     let World { a, b, now } = &mut pair.world;
     let (remote_va, rkey) = (BASE, b.mr.rkey);

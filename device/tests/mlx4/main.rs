@@ -5,6 +5,7 @@ mod apply;
 mod context;
 mod exchange;
 mod foreign;
+mod reference;
 mod transitions;
 mod values;
 #[path = "../verbs/world.rs"]

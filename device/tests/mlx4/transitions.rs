@@ -146,7 +146,7 @@ fn t_40_services_that_are_not_offered_are_refused_by_name() {
 /// Whatever software can give is given by the three commands that bring a queue pair up, with mask 0, and
 /// comes back: nothing is lost, nothing is invented.
 #[test]
-fn t_40_with_mask_0_everything_comes_back_and_reserved_bits_do_not() {
+fn m_20_t_40_with_mask_0_everything_comes_back_and_reserved_bits_do_not() {
     for &service in TAKEN {
         let (mut contexts, mut nic) = device();
         let mut given = full(service);

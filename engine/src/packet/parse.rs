@@ -109,7 +109,8 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<(Network, usize, usize), Reason> {
     }
     let flags_offset = u16::from_be_bytes([header[6], header[7]]);
     if flags_offset & 0x3FFF != 0 {
-        return Err(Reason::Ipv4Fragment);
+        let first = flags_offset & 0x1FFF == 0;
+        return Err(if first { Reason::Ipv4MoreFragments } else { Reason::Ipv4Fragment });
     }
     if header[9] != 17 {
         return Err(Reason::NotRoce);

@@ -8,6 +8,7 @@ use softrnic_engine::packet::parse;
 use softrnic_engine::{Nanos, Psn, Qpn};
 
 use super::corrupt::mark_ecn;
+use super::face::{AtFace, HeldCompletion};
 use super::rule::{Action, Cut, Direction, InWords, Kind, Match, Rule, Rules};
 use crate::ladder::describe_frame;
 use crate::random::{Random, mix};
@@ -74,15 +75,26 @@ pub struct Injector {
     states: Vec<State>,
     phase: Option<usize>,
     phase_began: Nanos,
+    /// Completions that wait, in the order of their queues.
+    pub(super) held: Vec<HeldCompletion>,
 }
 
 /// What a rule may ask of a frame's headers.
-#[derive(Clone, Copy)]
-struct Head {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
     opcode: u8,
     psn: Psn,
     qp: Qpn,
     kind: Option<Kind>,
+}
+
+impl Head {
+    pub(super) fn of(frame: &[u8]) -> Option<Self> {
+        let packet = parse(frame).ok()?;
+        let kind = packet.aeth().and_then(|aeth| Kind::of(aeth.kind()));
+        let bth = packet.bth;
+        Some(Self { opcode: bth.opcode, psn: bth.psn(), qp: bth.dest_qpn(), kind })
+    }
 }
 
 impl Injector {
@@ -97,7 +109,7 @@ impl Injector {
             let random = Random::new(seed, stream_of(rule).wrapping_add(twins));
             states.push(State { random, lucky: 0, tally: Tally::default() });
         }
-        Self { rules, states, phase: None, phase_began: Nanos(0) }
+        Self { rules, states, phase: None, phase_began: Nanos(0), held: Vec::new() }
     }
 
     /// A phase begins: rules that are bound to it count time from here.
@@ -133,16 +145,23 @@ impl Injector {
     ) -> Outcome {
         let mut outcome = Outcome { len: frame.len(), ..Outcome::default() };
         // All rules look at the frame as it came, so that their order does not matter for that.
-        let mut head = None;
+        let mut head: Option<Option<Head>> = None;
         for (i, rule) in self.rules.iter().enumerate() {
             let m = &rule.matches;
             if rule.action.at_face()
                 || m.direction != direction
                 || m.node.is_some_and(|n| n != node)
                 || !in_time(m, now, self.phase, self.phase_began)
-                || !head_matches(m, frame, &mut head)
             {
                 continue;
+            }
+            if asks_for_head(m) || m.qp.is_some() {
+                let head = *head.get_or_insert_with(|| Head::of(frame));
+                if !head_matches(m, head)
+                    || m.qp.is_some_and(|qp| head.is_none_or(|head| head.qp != qp))
+                {
+                    continue;
+                }
             }
             let state = &mut self.states[i];
             if state.fires(m) {
@@ -157,14 +176,80 @@ impl Injector {
         for i in core::mem::take(&mut outcome.fired) {
             let state = &mut self.states[i];
             if act(&self.rules[i].action, i, frame, &mut outcome, &mut state.random) {
-                state.tally.fired += 1;
-                if state.tally.firings.len() < FIRINGS_KEPT {
-                    state.tally.firings.push(Firing { at: now, node, what: what.clone() });
-                }
+                state.tally.add(now, node, || what.clone());
                 outcome.fired.push(i);
             }
         }
         outcome
+    }
+
+    /// Whether any rule is about a face's calls.
+    #[must_use]
+    pub fn has_face_rules(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action.at_face())
+    }
+
+    /// Whether any rule loses interrupts, so that software looks only when it is woken.
+    #[must_use]
+    pub fn has_interrupt_rules(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action == Action::LoseInterrupt)
+    }
+
+    /// The rules as they stand before a node's face.
+    pub const fn at_face(&mut self, now: Nanos, node: usize) -> AtFace<'_> {
+        AtFace::new(self, now, node)
+    }
+
+    /// When the next completion of a node that waits is due.
+    #[must_use]
+    pub fn held_until(&self, node: usize) -> Option<Nanos> {
+        self.held.iter().filter(|held| held.node == node).map(|held| held.due).min()
+    }
+
+    /// The node's device raises an interrupt: does it get lost?
+    pub fn loses_interrupt(&mut self, now: Nanos, node: usize) -> bool {
+        let wanted = |action: &Action| *action == Action::LoseInterrupt;
+        self.call(now, node, None, None, wanted, || "interrupt".to_owned()).is_some()
+    }
+
+    /// A face's call, for queue pair `q`, while the frame with `head` is in hand: the action of the
+    /// first rule that fires, among those whose action is `wanted`. Interrupts belong to no queue pair.
+    pub(super) fn call(
+        &mut self,
+        now: Nanos,
+        node: usize,
+        q: Option<Qpn>,
+        head: Option<Head>,
+        wanted: impl Fn(&Action) -> bool,
+        what: impl Fn() -> String,
+    ) -> Option<Action> {
+        let mut first = None;
+        for (i, rule) in self.rules.iter().enumerate() {
+            let m = &rule.matches;
+            if !wanted(&rule.action)
+                || m.node.is_some_and(|n| n != node)
+                || m.qp.is_some_and(|qp| q != Some(qp))
+                || !in_time(m, now, self.phase, self.phase_began)
+                || !head_matches(m, head)
+            {
+                continue;
+            }
+            let state = &mut self.states[i];
+            if state.fires(m) && first.is_none() {
+                state.tally.add(now, node, &what);
+                first = Some(rule.action.clone());
+            }
+        }
+        first
+    }
+}
+
+impl Tally {
+    fn add(&mut self, at: Nanos, node: usize, what: impl FnOnce() -> String) {
+        self.fired += 1;
+        if self.firings.len() < FIRINGS_KEPT {
+            self.firings.push(Firing { at, node, what: what() });
+        }
     }
 }
 
@@ -191,21 +276,15 @@ fn in_time(m: &Match, now: Nanos, phase: Option<usize>, phase_began: Nanos) -> b
     m.from_ns.is_none_or(|from| elapsed >= from) && m.until_ns.is_none_or(|until| elapsed < until)
 }
 
-/// Parses the frame at the first question, and keeps the answer in `head`.
-fn head_matches(m: &Match, frame: &[u8], head: &mut Option<Option<Head>>) -> bool {
-    if m.opcode.is_none() && m.psn.is_none() && m.qp.is_none() && m.kind.is_none() {
-        return true;
-    }
-    let head = *head.get_or_insert_with(|| {
-        let packet = parse(frame).ok()?;
-        let kind = packet.aeth().and_then(|aeth| Kind::of(aeth.kind()));
-        let bth = packet.bth;
-        Some(Head { opcode: bth.opcode, psn: bth.psn(), qp: bth.dest_qpn(), kind })
-    });
-    let Some(head) = head else { return false };
+fn asks_for_head(m: &Match) -> bool {
+    m.opcode.is_some() || m.psn.is_some() || m.kind.is_some()
+}
+
+/// Whether opcode, PSN and syndrome are those that the rule looks for.
+fn head_matches(m: &Match, head: Option<Head>) -> bool {
+    let Some(head) = head else { return !asks_for_head(m) };
     m.opcode.as_ref().is_none_or(|opcodes| opcodes.contains(head.opcode))
         && m.psn.is_none_or(|psn| psn == head.psn)
-        && m.qp.is_none_or(|qp| qp == head.qp)
         && m.kind.is_none_or(|kind| Some(kind) == head.kind)
 }
 
@@ -247,6 +326,12 @@ fn act(
             let len = outcome.len;
             return mark_ecn(&mut frame[..len]);
         }
+        // At the face: `Injector::call`.
+        Action::HoldCompletion { .. }
+        | Action::LoseCompletion { .. }
+        | Action::LoseInterrupt
+        | Action::DmaError { .. }
+        | Action::StallReceive => return false,
     }
     true
 }

@@ -6,11 +6,13 @@
 //! the same rules serve virtual links and real ones.
 
 mod corrupt;
+mod face;
 mod injector;
 mod rule;
 mod text;
 
 pub use corrupt::{Change, Corruption, Field, Spot};
+pub use face::AtFace;
 pub use injector::{Firing, Injector, Outcome, Tally};
-pub use rule::{Action, Cut, Direction, Kind, Match, Opcodes, Rule, Rules};
+pub use rule::{Action, Cut, Direction, Kind, Match, Opcodes, Queue, Rule, Rules, Transfer};
 pub(crate) use text::{Names, RawFault};

@@ -164,6 +164,63 @@ pub enum Action {
     Truncate(Cut),
     /// The IP header gets the mark "congestion experienced".
     MarkEcn,
+    /// A completion reaches its queue late, and so do those of its queue pair's queue behind it.
+    HoldCompletion {
+        /// Of which queue; either if `None`.
+        queue: Option<Queue>,
+        /// How late.
+        for_ns: u64,
+    },
+    /// A completion never reaches its queue.
+    LoseCompletion {
+        /// Of which queue; either if `None`.
+        queue: Option<Queue>,
+    },
+    /// Software is not woken. It finds what is there when it is woken next.
+    LoseInterrupt,
+    /// An access of the device to memory fails.
+    DmaError {
+        /// Which way; either if `None`.
+        access: Option<Transfer>,
+    },
+    /// The device finds no receive buffer.
+    StallReceive,
+}
+
+/// Which of a queue pair's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Work requests.
+    Send,
+    /// Messages that arrived.
+    Receive,
+}
+
+impl Queue {
+    pub(super) const ALL: [(&'static str, Self); 2] =
+        [("send", Self::Send), ("receive", Self::Receive)];
+
+    pub(super) const fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
+/// What the device does with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// It reads payload.
+    Read,
+    /// It writes payload, or executes an atomic.
+    Write,
+}
+
+impl Transfer {
+    pub(super) const ALL: [(&'static str, Self); 2] =
+        [("read", Self::Read), ("write", Self::Write)];
+
+    pub(super) const fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
 }
 
 /// How much of a frame is left.
@@ -242,12 +299,24 @@ impl Action {
     /// Whether it happens at a call of the face and not to a frame.
     #[must_use]
     pub const fn at_face(&self) -> bool {
-        false
+        matches!(
+            self,
+            Self::HoldCompletion { .. }
+                | Self::LoseCompletion { .. }
+                | Self::LoseInterrupt
+                | Self::DmaError { .. }
+                | Self::StallReceive
+        )
     }
 
     const fn subject(&self) -> &'static str {
-        "any frame"
+        if self.at_face() { "any" } else { "any frame" }
     }
+}
+
+/// With a space before it, where there is one.
+fn word(word: Option<&str>) -> String {
+    word.map_or_else(String::new, |word| format!(" {word}"))
 }
 
 impl fmt::Display for Action {
@@ -269,6 +338,17 @@ impl fmt::Display for Action {
             Self::Truncate(Cut::To(len)) => write!(f, "truncate to {len} bytes"),
             Self::Truncate(Cut::By(len)) => write!(f, "truncate by {len} bytes"),
             Self::MarkEcn => f.write_str("mark congestion"),
+            Self::HoldCompletion { queue, for_ns } => {
+                write!(f, "hold{} completion for {for_ns} ns", word(queue.map(Queue::name)))
+            }
+            Self::LoseCompletion { queue } => {
+                write!(f, "lose{} completion", word(queue.map(Queue::name)))
+            }
+            Self::LoseInterrupt => f.write_str("lose interrupt"),
+            Self::DmaError { access } => {
+                write!(f, "DMA{} error", word(access.map(Transfer::name)))
+            }
+            Self::StallReceive => f.write_str("stall receive queue"),
         }
     }
 }

@@ -7,7 +7,7 @@ use softrnic_engine::packet::opcode;
 use softrnic_engine::{Psn, Qpn};
 
 use super::corrupt::{Change, Corruption, Field, Spot};
-use super::rule::{Action, Cut, Direction, Kind, Match, Opcodes, Rule, Rules};
+use super::rule::{Action, Cut, Direction, Kind, Match, Opcodes, Queue, Rule, Rules, Transfer};
 use crate::scenario::{NodeSpec, ScenarioError};
 use crate::source::Table;
 use crate::words::hint;
@@ -69,6 +69,12 @@ pub(crate) struct RawFault {
     to_len: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by_len: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    for_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
 }
 
 /// The names that rules may use.
@@ -78,14 +84,19 @@ pub(crate) struct Names<'a> {
 }
 
 /// An action's word, and the keys that have a meaning with it beside those that say when.
-const ACTIONS: [(&str, &[&str]); 7] = [
-    ("drop", &[]),
-    ("duplicate", &["copies", "apart_ns"]),
-    ("delay", &["by_ns", "jitter_ns"]),
-    ("reorder", &["behind", "limit_ns"]),
-    ("corrupt", &["field", "byte", "value", "flip", "icrc"]),
-    ("truncate", &["to_len", "by_len"]),
-    ("mark_ecn", &[]),
+const ACTIONS: [(&str, &[&str]); 12] = [
+    ("drop", &["direction"]),
+    ("duplicate", &["direction", "copies", "apart_ns"]),
+    ("delay", &["direction", "by_ns", "jitter_ns"]),
+    ("reorder", &["direction", "behind", "limit_ns"]),
+    ("corrupt", &["direction", "field", "byte", "value", "flip", "icrc"]),
+    ("truncate", &["direction", "to_len", "by_len"]),
+    ("mark_ecn", &["direction"]),
+    ("hold_completion", &["queue", "for_ns"]),
+    ("lose_completion", &["queue"]),
+    ("lose_interrupt", &[]),
+    ("dma_error", &["access"]),
+    ("stall_receive", &[]),
 ];
 
 const DIRECTIONS: [(&str, Direction); 2] = [("out", Direction::Out), ("in", Direction::In)];
@@ -96,8 +107,9 @@ const REORDER_LIMIT_NS: u64 = 100_000;
 
 impl RawFault {
     /// Keys that belong to some action, and whether they are given.
-    fn action_keys(&self) -> [(&'static str, bool); 13] {
+    fn action_keys(&self) -> [(&'static str, bool); 17] {
         [
+            ("direction", self.direction.is_some()),
             ("copies", self.copies.is_some()),
             ("apart_ns", self.apart_ns.is_some()),
             ("by_ns", self.by_ns.is_some()),
@@ -111,6 +123,9 @@ impl RawFault {
             ("icrc", self.icrc.is_some()),
             ("to_len", self.to_len.is_some()),
             ("by_len", self.by_len.is_some()),
+            ("queue", self.queue.is_some()),
+            ("for_ns", self.for_ns.is_some()),
+            ("access", self.access.is_some()),
         ]
     }
 
@@ -213,6 +228,21 @@ impl RawFault {
                 }
             }),
             "mark_ecn" => Action::MarkEcn,
+            "hold_completion" => {
+                let queue = one_word(table, "queue", self.queue.as_deref(), &Queue::ALL)?;
+                let missing = || table.error("for_ns", " is missing: how long is it held?");
+                Action::HoldCompletion { queue, for_ns: self.for_ns.ok_or_else(missing)? }
+            }
+            "lose_completion" => {
+                let queue = one_word(table, "queue", self.queue.as_deref(), &Queue::ALL)?;
+                Action::LoseCompletion { queue }
+            }
+            "lose_interrupt" => Action::LoseInterrupt,
+            "dma_error" => {
+                let access = one_word(table, "access", self.access.as_deref(), &Transfer::ALL)?;
+                Action::DmaError { access }
+            }
+            "stall_receive" => Action::StallReceive,
             _ => Action::Drop,
         })
     }
@@ -350,6 +380,21 @@ fn to_raw(rule: &Rule, nodes: &[&str], phases: &[&str]) -> RawFault {
             "truncate"
         }
         Action::MarkEcn => "mark_ecn",
+        Action::HoldCompletion { queue, for_ns } => {
+            raw.queue = queue.map(|queue| queue.name().to_owned());
+            raw.for_ns = Some(for_ns);
+            "hold_completion"
+        }
+        Action::LoseCompletion { queue } => {
+            raw.queue = queue.map(|queue| queue.name().to_owned());
+            "lose_completion"
+        }
+        Action::LoseInterrupt => "lose_interrupt",
+        Action::DmaError { access } => {
+            raw.access = access.map(|access| access.name().to_owned());
+            "dma_error"
+        }
+        Action::StallReceive => "stall_receive",
     }
     .to_owned();
     raw

@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use softrnic_engine::packet::opcode;
+use softrnic_engine::packet::opcode::{self, OpcodeRow};
 use softrnic_engine::{Nanos, Psn};
 
-use super::{Remark, Rung};
+use super::{Marks, Remark, Rung};
 
 /// One line of a ladder.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,9 +149,11 @@ impl Strip {
 }
 
 fn are_alike(a: &Rung, b: &Rung) -> bool {
+    // What is wrong with a run of packets matters more than their places in messages.
     let kind = |rung: &Rung| {
         let row = rung.opcode.map(opcode::row);
-        row.map(|row| (row.transport, row.operation, row.position))
+        let position = |row: &OpcodeRow| (rung.marks == Marks::NONE).then_some(row.position);
+        row.map(|row| (row.transport, row.operation, position(row)))
     };
     (a.from, a.to, a.qpn, a.marks) == (b.from, b.to, b.qpn, b.marks)
         && kind(a) == kind(b)
@@ -224,7 +226,6 @@ impl Excerpts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ladder::Marks;
     use softrnic_engine::Qpn;
 
     fn rung(opcode: u8, psn: u32) -> Step {
