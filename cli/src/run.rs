@@ -100,16 +100,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             threads: args.threads.unwrap_or_else(campaign::all_cores).max(1),
         });
     }
-    // Read once: it may be a pipe.
-    let file = match args.scenario.as_deref() {
-        Some(path) => Some((path, read(path)?)),
-        None => None,
-    };
-    if let Some((path, text)) = file.as_ref().filter(|(_, text)| Plan::is_world(text)) {
+    // Once: it may be a pipe.
+    let text = args.scenario.as_deref().map(read).transpose()?;
+    if let (Some(path), Some(text)) = (&args.scenario, &text)
+        && Plan::is_world(text)
+    {
         return campaign::replay(path, text, &args.out, args.json);
     }
     let began = Instant::now();
-    let scenario = load(args, file.as_ref())?;
+    let scenario = load(args, text.as_deref())?;
     let files = load_files(args, &scenario)?;
     let mut simulation = Simulation::new(scenario, files)?;
 
@@ -185,10 +184,11 @@ fn command(args: &Args, seed: u64) -> String {
     format!("rnic run {file}--seed {seed}")
 }
 
-fn load(args: &Args, file: Option<&(&Path, String)>) -> anyhow::Result<Scenario> {
-    let mut scenario = match file {
-        None => Scenario::embedded()?,
-        Some((path, text)) => Scenario::parse(&path.display().to_string(), text)?,
+/// The scenario in `text`, or the embedded one.
+fn load(args: &Args, text: Option<&str>) -> anyhow::Result<Scenario> {
+    let mut scenario = match (&args.scenario, text) {
+        (Some(path), Some(text)) => Scenario::parse(&path.display().to_string(), text)?,
+        _ => Scenario::embedded()?,
     };
     if let Some(seed) = args.seed {
         scenario.seed = seed;
