@@ -7,7 +7,8 @@
 In a ```console block, a line `$ rnic ...` is run in a folder that is empty at first; a document's
 commands follow each other. It must end with status 0, or with N where the line ends in `# exit N`.
 The lines below it must appear in its output in that order; a line `...` stands for any lines, and
-`...` at a line's end for the rest of it. Other commands in such blocks (cargo, tshark) are not run
+`...` at a line's end for the rest of it. A block that begins with ```toml NAME is written to a file of
+that name before the commands behind it run. Other commands in such blocks (cargo, tshark) are not run
 here. Relative links must lead to a file in the tree.
 """
 
@@ -57,6 +58,11 @@ def check_commands(program, name, text):
     wrong, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
         for line, command, shown in commands(text):
+            if command is None:
+                name_of_file, lines = shown
+                with open(os.path.join(folder, name_of_file), "w", encoding="utf-8") as file:
+                    file.write("\n".join(lines) + "\n")
+                continue
             count += 1
             reason = run(program, folder, command, shown)
             if reason:
@@ -65,11 +71,18 @@ def check_commands(program, name, text):
 
 
 def commands(text):
-    """Line number, command and lines shown below it, for each `$ rnic` in a console block."""
-    found, inside = [], False
+    """Line number, command and lines shown below it, for each `$ rnic` in a console block; for a file, no
+    command, and its name and lines."""
+    found, inside, file = [], False, None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
             inside, current = line.strip() == "```console", None
+            named = re.fullmatch(r"```toml ([\w.-]+)", line.strip())
+            file = [] if named else None
+            if named:
+                found.append((number, None, (named.group(1), file)))
+        elif file is not None:
+            file.append(line)
         elif inside and line.startswith("$ "):
             current = (number, line[2:], [])
             if re.match(r"(\S+=\S+ )*rnic\b", line[2:]):
@@ -132,7 +145,9 @@ def self_test():
         good = ["$ rnic", "$ rnic\none\nt...", "$ rnic\none\n...\nthree", "$ rnic 3  # exit 3\none"]
         bad = ["$ rnic 1", "$ rnic\nfo...", "$ rnic\none\nthree", "$ rnic  # exit 1"]
         bad.append("$ rnic\n...\ntwo\n...\none")
-        wrong = [f"good: {block!r}" for block in good if findings(block) != (1, [])]
+        with_file = "```toml x.toml\nseed = 1\n```\n```console\n$ rnic && cat x.toml\n...\nseed = 1\n```\n"
+        wrong = [] if check_commands(program, "a.md", with_file) == (1, []) else ["a file is not written"]
+        wrong += [f"good: {block!r}" for block in good if findings(block) != (1, [])]
         wrong += [f"bad: {block!r}" for block in bad if len(findings(block)[1]) != 1]
         if check_links(folder, "a.md", "[a](rnic) [b](gone.md) [c](https://example.org)")[0] != 2:
             wrong.append("links are not counted")
@@ -140,7 +155,7 @@ def self_test():
             wrong.append("a broken link is not found")
     for text in wrong:
         print(text)
-    checks = len(good) + len(bad) + 2
+    checks = len(good) + len(bad) + 3
     print(f"JUDGE documents-self-test -: {checks} cases, {checks} checks, {len(wrong)} wrong")
     return 1 if wrong else 0
 

@@ -19,6 +19,9 @@ mod summary;
 const STYLE: &str = include_str!("../assets/report.css");
 const SCRIPT: &str = include_str!("../assets/report.js");
 
+/// Firings of a fault rule that are named.
+const FIRINGS_SHOWN: usize = 3;
+
 /// What the page is about.
 pub(crate) struct Page<'a> {
     pub(crate) scenario: &'a Scenario,
@@ -47,6 +50,7 @@ impl Page<'_> {
         self.header(&mut out);
         out.push_str("<main>\n");
         self.events(&mut out);
+        self.faults(&mut out);
         self.overview(&mut out);
         for index in 0..self.report.phases.len() {
             self.phase(&mut out, index);
@@ -145,6 +149,48 @@ impl Page<'_> {
             out.push_str("</tbody></table></div>\n");
         }
         out.push_str("</section>\n");
+    }
+
+    /// The fault rules: what each has done, and those that have done nothing.
+    fn faults(&self, out: &mut String) {
+        if self.report.faults.is_empty() {
+            return;
+        }
+        out.push_str(
+            "<section id=\"faults\">\n<h2>Fault rules</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>rule</th>\
+             <th class=\"n\">matched</th><th class=\"n\">fired</th><th>when, at which node, on what</th></tr></thead>\n<tbody>\n",
+        );
+        for fault in &self.report.faults {
+            let mut firings: Vec<_> = fault
+                .firings
+                .iter()
+                .take(FIRINGS_SHOWN)
+                .map(|firing| {
+                    format!(
+                        "{} {} {}",
+                        micros(firing.at_ns),
+                        escape(&firing.node),
+                        escape(&firing.what)
+                    )
+                })
+                .collect();
+            let more = fault.fired.saturating_sub(firings.len() as u64);
+            if more > 0 {
+                firings.push(format!("and {} more", number(more)));
+            }
+            let fired = match fault.fired {
+                0 => "<b class=\"bad\">never</b>".to_owned(),
+                fired => number(fired),
+            };
+            let _ = writeln!(
+                out,
+                "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{fired}</td><td>{}</td></tr>",
+                escape(&fault.rule),
+                number(fault.matched),
+                firings.join("<br>")
+            );
+        }
+        out.push_str("</tbody></table></div>\n</section>\n");
     }
 
     fn phase_name(&self, phase: usize) -> &str {
@@ -286,8 +332,9 @@ impl Page<'_> {
             }
             out.push_str("</tbody></table></div>\n");
         }
+        out.push_str("</div>\n");
         self.refusals(out);
-        out.push_str("</div>\n</section>\n");
+        out.push_str("</section>\n");
     }
 
     fn refusals(&self, out: &mut String) {
@@ -299,7 +346,7 @@ impl Page<'_> {
         let _ = write!(
             out,
             "<div class=\"wide\"><table>\n<caption>frames and requests that a device refused, by reason</caption>\n\
-             <thead><tr><th>reason</th>{}<th>in words</th></tr></thead>\n<tbody>\n",
+             <thead><tr><th>reason</th>{}<th>in words</th><th>what to do</th></tr></thead>\n<tbody>\n",
             names.collect::<String>()
         );
         for row in REASON_ROWS {
@@ -310,9 +357,12 @@ impl Page<'_> {
             }
             let cells = counts().map(|count| format!("<td class=\"n\">{}</td>", number(count)));
             let cells = cells.collect::<String>();
-            let text = escape(row.text);
-            let _ =
-                writeln!(out, "<tr><td><code>{}</code></td>{cells}<td>{text}</td></tr>", row.name);
+            let (text, advice) = (escape(row.text), escape(row.advice));
+            let _ = writeln!(
+                out,
+                "<tr><td><code>{}</code></td>{cells}<td>{text}</td><td>{advice}</td></tr>",
+                row.name
+            );
         }
         out.push_str("</tbody></table></div>\n");
     }

@@ -356,6 +356,18 @@ impl<P: Platform> Ernic<P> {
         self.program_queues(qp)
     }
 
+    /// Brings a fatal queue pair back to work with its peer (PG332, software flow): recovery on; until
+    /// both queues are empty, CQHEAD has reached SQPI and RESPHNDSTS\[16\] is set; off; under software
+    /// override all indices 0; new PSNs and addresses; on again, recovery off. The peer must do the same,
+    /// with the same PSNs. What made it fatal is in the incoming error queue: [`Ernic::take_fatal`].
+    ///
+    /// # Errors
+    /// As [`Ernic::flush_qp`] and [`Ernic::connect_qp`].
+    pub fn recover(&mut self, qp: QpNumber, remote: &Remote) -> Result<(), Error> {
+        self.recover_qp(qp)?;
+        self.connect_qp(qp, remote)
+    }
+
     /// Destroys a queue pair and frees its memory (PG332, "QP deletion"). Where work is outstanding
     /// or the queue pair is fatal, it is flushed first.
     ///

@@ -337,7 +337,7 @@ pub(crate) fn left(qp: &mut Qp, now: Nanos, train: &Train) {
         return;
     }
     if reaction.limited() && !operation.is_response() {
-        qp.requester.sent_late(now, qp.attributes.ack_timeout);
+        qp.requester.sent_late(now, qp.attributes.ack_timeout_ns());
     }
     reaction.sent(now, train.len as u32);
 }

@@ -578,12 +578,13 @@ impl Engine {
         if !self.port.enabled {
             return None;
         }
-        while let Some(slot) = self.ready.pop_front() {
+        while let Some(slot) = self.next_ready(face) {
             let slot = slot as usize;
             let qp = &mut self.qps[slot];
-            qp.queued = false;
             // It may have been disabled or destroyed since it was put on the list.
             if !qp.exists || !qp.attributes.enabled {
+                qp.queued = false;
+                self.ready.pop_front();
                 continue;
             }
             let paused = self.pauses.paused();
@@ -607,9 +608,17 @@ impl Engine {
                     congestion::left(qp, now, train);
                 }
             }
-            if sent.is_none() && paused != 0 && qp.wants_to_send() {
-                qp.queued = true;
-                self.held.push_back(slot as u32);
+            // The turn is over. A queue pair that is alone on the list stays where it is.
+            let more = qp.wants_to_send();
+            let hold = more && sent.is_none() && paused != 0;
+            if !more || hold || self.ready.len() > 1 {
+                self.ready.pop_front();
+                qp.queued = more;
+                if hold {
+                    self.held.push_back(slot as u32);
+                } else if more {
+                    self.ready.push_back(slot as u32);
+                }
             }
             self.settle(slot);
             if sent.is_some() {
@@ -621,6 +630,15 @@ impl Engine {
 }
 
 impl Engine {
+    /// The queue pair whose turn it is; it stays on the list.
+    #[inline(always)]
+    fn next_ready(&mut self, face: &mut impl Face) -> Option<u32> {
+        while let Some(qpn) = face.released() {
+            self.kick(qpn);
+        }
+        self.ready.front().copied()
+    }
+
     #[inline]
     fn slot_index(&self, qpn: Qpn) -> usize {
         qpn.get() as usize & (self.qps.len() - 1)
@@ -737,7 +755,7 @@ fn held_by(paused: u8, port: &Port, qp: &Qp) -> bool {
 fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
     let attributes = &qp.attributes;
     if !attributes.enabled {
-        return Err(Reason::QpNotReady);
+        return Err(attributes.policy.disabled);
     }
     // Chosen for rule V-07: a CNP is noted in the states that execute requests.
     let any_service =
@@ -767,7 +785,9 @@ fn check_qp(qp: &Qp, packet: &Packet<'_>) -> Result<(), Reason> {
         && attributes.service != Service::Ud
         && !packet.comes_from(attributes.path.dest_ip)
     {
-        return Err(Reason::SourceAddress);
+        let of_peer = attributes.path.dest_ip.is_ipv6();
+        let same = (packet.network == Network::Ipv6) == of_peer;
+        return Err(if same { Reason::SourceAddress } else { Reason::IpFamily });
     }
     if attributes.policy.check_pkey && !pkeys_match(attributes.pkey, packet.bth.pkey.get()) {
         return Err(Reason::PKey);

@@ -108,6 +108,21 @@ pub enum WorkOpcode {
     RawFrame,
 }
 
+impl WorkOpcode {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Send,
+        Self::SendImm,
+        Self::SendInv,
+        Self::Write,
+        Self::WriteImm,
+        Self::Read,
+        Self::CompareSwap,
+        Self::FetchAdd,
+        Self::RawFrame,
+    ];
+}
+
 /// What the peer wants to do with a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
@@ -326,6 +341,24 @@ pub trait Face {
     /// Every packet of entry `index` has been acknowledged; comes before its completion.
     fn acknowledged(&mut self, q: Qpn, index: u32) {
         let _ = (q, index);
+    }
+
+    /// The first `bytes` of entry `index` have been acknowledged, but not all of it.
+    fn acknowledged_part(&mut self, q: Qpn, index: u32, bytes: u32) {
+        let _ = (q, index, bytes);
+    }
+
+    /// Whether the packet whose bytes were gathered last must ask for an acknowledgement, because what
+    /// the face keeps for sending again is used up.
+    #[inline(always)]
+    fn wants_acknowledgement(&mut self) -> bool {
+        false
+    }
+
+    /// The next queue pair that stalled and should try again; asked before the engine looks for work.
+    #[inline(always)]
+    fn released(&mut self) -> Option<Qpn> {
+        None
     }
 
     /// An entry has finished.

@@ -105,9 +105,15 @@ pub struct RKey(pub u32);
 /// (IBTA vol 1, 9.7.6.1.3; rule Q-40). Codes above 31 saturate instead of wrapping.
 #[must_use]
 pub const fn ack_timeout_ns(code: u8) -> Option<u64> {
+    ack_timeout_of(4096, code)
+}
+
+/// The same for a port whose unit is not 4.096 us.
+#[must_use]
+pub const fn ack_timeout_of(unit_ns: u64, code: u8) -> Option<u64> {
     match code {
         0 => None,
-        1..=51 => Some(4096 << code),
+        code if code as u32 <= unit_ns.leading_zeros() => Some(unit_ns << code),
         _ => Some(u64::MAX),
     }
 }
@@ -157,5 +163,8 @@ mod tests {
         assert_eq!(ack_timeout_ns(14), Some(67_108_864));
         assert_eq!(ack_timeout_ns(31), Some(4096 << 31));
         assert_eq!(ack_timeout_ns(63), Some(u64::MAX));
+        assert_eq!(ack_timeout_of(5120, 1), Some(10_240));
+        assert_eq!(ack_timeout_of(1, 63), Some(1 << 63));
+        assert_eq!(ack_timeout_of(2, 63), Some(u64::MAX));
     }
 }

@@ -10,8 +10,9 @@ use core::net::IpAddr;
 use crate::congestion::{NotificationPoint, ReactionPoint};
 use crate::counters::Counters;
 use crate::engine::Port;
-use crate::numbers::{Nanos, Psn, Qpn};
+use crate::numbers::{Nanos, Psn, Qpn, ack_timeout_of};
 use crate::packet::{Flow, Template, udp_source_port};
+use crate::reason::Reason;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::timer::NOT_QUEUED;
@@ -218,6 +219,12 @@ pub struct Policy {
     pub end_to_end_credits: bool,
     /// WRITE WITH IMMEDIATE takes a receive buffer (the standard) or none (ERNIC).
     pub immediate_takes_receive: bool,
+    /// Unit of `Attributes::ack_timeout` in nanoseconds: 4096 in the standard.
+    pub ack_timeout_unit_ns: u32,
+    /// A SEND may have no bytes.
+    pub zero_length_send: bool,
+    /// Why packets for a disabled queue pair are refused.
+    pub disabled: Reason,
     /// Packets must come from the path's address (rule V-06).
     pub check_source: bool,
     /// Partition keys must match (rule V-05).
@@ -245,6 +252,9 @@ impl Default for Policy {
             max_message_len: 1 << 31,
             end_to_end_credits: false,
             immediate_takes_receive: true,
+            ack_timeout_unit_ns: 4096,
+            zero_length_send: true,
+            disabled: Reason::QpNotReady,
             check_source: true,
             check_pkey: true,
             strict_pad: false,
@@ -316,6 +326,14 @@ impl Default for Attributes {
             sqd_async_notify: true,
             policy: Policy::default(),
         }
+    }
+}
+
+impl Attributes {
+    /// Time without an answer after which packets are sent again; `None` for ever (rule Q-40).
+    #[must_use]
+    pub const fn ack_timeout_ns(&self) -> Option<u64> {
+        ack_timeout_of(self.policy.ack_timeout_unit_ns as u64, self.ack_timeout)
     }
 }
 

@@ -625,6 +625,10 @@ fn check_payload(qp: &Qp, packet: &Packet<'_>) -> Result<(), Refusal> {
 #[inline(always)]
 fn send(qp: &mut Qp, packet: &Packet<'_>, face: &mut impl Face) -> Result<(), Refusal> {
     let qpn = qp.qpn;
+    let empty = packet.row.position == Position::Only && packet.payload().is_empty();
+    if empty && !qp.attributes.policy.zero_length_send {
+        return Err(Refusal::invalid(Reason::MessageEmpty));
+    }
     if packet.row.position.starts() {
         let receive = take_receive(qp, face)?;
         qp.responder.message =

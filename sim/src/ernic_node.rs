@@ -244,7 +244,7 @@ impl Node for ErnicNode {
     }
 }
 
-const fn driver_path_mtu(path_mtu: PathMtu) -> softrnic_driver::PathMtu {
+pub(crate) const fn driver_path_mtu(path_mtu: PathMtu) -> softrnic_driver::PathMtu {
     use softrnic_driver::PathMtu as Driver;
     match path_mtu {
         PathMtu::M256 => Driver::Mtu256,

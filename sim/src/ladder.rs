@@ -91,7 +91,12 @@ impl Rung {
         }
     }
 
-    fn of_sighting(sighting: &Sighting<'_>, number: u64, mut frame: Vec<u8>) -> Self {
+    fn of_sighting(
+        sighting: &Sighting<'_>,
+        number: u64,
+        faults: &[String],
+        mut frame: Vec<u8>,
+    ) -> Self {
         frame.clear();
         frame.extend_from_slice(sighting.frame);
         let (heading, mut marks) = Heading::read(sighting.frame);
@@ -106,6 +111,14 @@ impl Rung {
         }
         if sighting.retransmission {
             marks.insert(Mark::Retransmission);
+            notes.push(Mark::Retransmission.to_string());
+        }
+        if sighting.copy {
+            notes.push("copy".to_owned());
+        }
+        for label in sighting.faults.iter().filter_map(|&rule| faults.get(rule)) {
+            marks.insert(Mark::Fault);
+            notes.push(label.clone());
         }
         Self {
             number,

@@ -4,6 +4,8 @@
 //! Knows no operating system and no wall clock: files, screens and real time are the caller's.
 #![forbid(unsafe_code)]
 
+pub mod campaign;
+mod check;
 mod ernic_node;
 pub mod fault;
 pub mod ladder;

@@ -147,6 +147,11 @@ impl Arena {
         Self { next: MEMORY_BASE, end: MEMORY_BASE + len }
     }
 
+    /// Hands out `len` bytes from `start` on.
+    pub(crate) const fn at(start: u64, len: u64) -> Self {
+        Self { next: start, end: start + len }
+    }
+
     pub(crate) fn take(&mut self, len: u64, align: u64) -> Result<u64, NodeError> {
         let start = self.next.next_multiple_of(align.max(1));
         let end = start.checked_add(len).filter(|&end| end <= self.end);

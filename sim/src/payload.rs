@@ -48,8 +48,13 @@ impl<'a> Payload<'a> {
 }
 
 fn fill_pattern(base: u64, out: &mut [u8]) {
+    fill_pattern_from(base, 0, out);
+}
+
+/// Writes a part of a message's bytes, from `offset` on, a multiple of 8.
+pub(crate) fn fill_pattern_from(base: u64, offset: u32, out: &mut [u8]) {
     let (words, tail) = out.as_chunks_mut::<8>();
-    let mut index = 0u64;
+    let mut index = u64::from(offset / 8);
     for word in words {
         *word = mix(base ^ index).to_le_bytes();
         index += 1;

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use softrnic_engine::REASON_ROWS;
 use softrnic_engine::packet::tree::{self, Node, Value};
 use softrnic_sim::NodeReport;
 use softrnic_sim::ladder::{Mark, Marks, Remark, Rung, Skipped, Step, Story, short_note};
@@ -125,10 +126,6 @@ fn packet<'a>(
     for note in &rung.notes {
         let _ = write!(out, " <em>{}</em>", escape(short_note(note)));
     }
-    let known = |mark: Mark| rung.notes.iter().any(|note| Mark::of_comment(note) == Some(mark));
-    if rung.marks.has(Mark::Retransmission) && !known(Mark::Retransmission) {
-        out.push_str(" <em>sent again</em>");
-    }
     out.push_str("</span></summary>\n");
     fields(out, rung);
     out.push_str("</details>\n");
@@ -139,6 +136,10 @@ fn fields(out: &mut String, rung: &Rung) {
     out.push_str("<div class=\"fields\">\n");
     for note in &rung.notes {
         let _ = writeln!(out, "<p>{}</p>", escape(note));
+        let refused = REASON_ROWS.iter().find(|row| is_refusal(note, row.name));
+        if let Some(row) = refused {
+            let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(row.advice));
+        }
     }
     let tree = tree::decode(&rung.frame);
     let sent = rung.sent.map_or_else(String::new, |sent| format!(", left at {}", micros(sent.0)));
@@ -154,6 +155,11 @@ fn fields(out: &mut String, rung: &Rung) {
         header(out, node);
     }
     out.push_str("</div>\n</div>\n");
+}
+
+fn is_refusal(note: &str, reason: &str) -> bool {
+    let name = short_note(note).split_once(": ").map(|(_, name)| name);
+    Mark::of_comment(note) == Some(Mark::Refused) && name == Some(reason)
 }
 
 fn header(out: &mut String, node: &Node) {

@@ -1,35 +1,26 @@
 //! A row of the register table without its behaviour: what the rows' tests need, to show that a story
 //! fails where its row does nothing.
 //!
-//! A demoted row is cut off from the device at the register access: software reads what it wrote (or 0),
-//! and the device itself sees the row's value after reset for ever. No packet passes here.
+//! A demoted row is cut off from the device at the register access: software reads what it wrote, whatever
+//! the access column says, and the device itself sees the row's value after reset for ever. No packet
+//! passes here.
 
 use alloc::collections::BTreeMap;
 
 use super::map::Location;
 use super::registers::Register;
 
-/// What is left of a row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Demotion {
-    /// Reads what was written, whatever the access column says, and does nothing.
-    Storage,
-    /// Reads 0 and does nothing.
-    ReadsZero,
-}
-
 /// A demoted row with what software wrote to it, by index.
 #[derive(Clone, Debug)]
 pub(super) struct Demoted {
     register: Register,
-    demotion: Demotion,
     reset: u32,
     words: BTreeMap<u16, u32>,
 }
 
 impl Demoted {
-    pub(super) const fn new(register: Register, demotion: Demotion, reset: u32) -> Self {
-        Self { register, demotion, reset, words: BTreeMap::new() }
+    pub(super) const fn new(register: Register, reset: u32) -> Self {
+        Self { register, reset, words: BTreeMap::new() }
     }
 
     pub(super) fn is(&self, at: Location) -> bool {
@@ -37,10 +28,7 @@ impl Demoted {
     }
 
     pub(super) fn read(&self, at: Location) -> u32 {
-        match self.demotion {
-            Demotion::Storage => self.words.get(&at.index).copied().unwrap_or(self.reset),
-            Demotion::ReadsZero => 0,
-        }
+        self.words.get(&at.index).copied().unwrap_or(self.reset)
     }
 
     pub(super) fn write(&mut self, at: Location, value: u32) {

@@ -22,12 +22,18 @@ const NIC_ENABLE: u32 = bits(Register::Xrnicconf, "enable");
 const ACK_MODE: u32 = bits(Register::Xrnicconf, "ack_mode");
 const UDP_SOURCE_PORT: u32 = bits(Register::Xrnicconf, "udp_source_port");
 const RETRY_NOT_FATAL: u32 = bits(Register::Xrnicadconf, "retry_not_fatal");
+const TICK_WIDTH: u32 = bits(Register::Xrnicadconf, "tick_width");
 const CONNECT_QP: u32 = bits(Register::ConIoConf, "qp");
 const CACHE_EMPTY: u32 = bits(Register::Qpmsts, "cache_empty");
 const WQES: u32 = bits(Register::Qpmsts, "wqes");
+const STATE: u32 = bits(Register::Wqeprocsts, "state");
+const NO_RETRY_BUFFER: u32 = bits(Register::Wqeprocsts, "no_retry_buffer");
+const BUFFER_BUSY: u32 = bits(Register::Wqeprocsts, "buffer_busy");
+const HEADER_STATE: u32 = bits(Register::Wqeprocsts, "header_state");
 const HEAD: u32 = bits(Register::Wqeprocsts, "head");
 const TAIL: u32 = bits(Register::Wqeprocsts, "tail");
-const ANSWER_QP: u32 = bits(Register::Resphndsts, "qp");
+const ARBITRATED_QP: u32 = bits(Register::Resphndsts, "qp");
+const ANSWERS: u32 = bits(Register::Resphndsts, "acks");
 const RESPONSE_IDLE: u32 = bits(Register::Resphndsts, "idle");
 const IPV6: u32 = bits(Register::Qpconf, "ipv6");
 const PATH_MTU: u32 = bits(Register::Qpconf, "path_mtu");
@@ -51,8 +57,8 @@ const RNR_NAKS: u32 = bits(Register::Statqp, "rnr_naks");
 /// Hop limit where QPADVCONF's TTL is 0, as it is after reset. Chosen: a driver that never writes it
 /// should reach beyond its own link.
 const DEFAULT_HOP_LIMIT: u8 = 64;
-/// Acknowledgements wait this long at most. Chosen: one base tick, 4.096 us.
-const ACK_DELAY_NS: u64 = 4096;
+/// The unit of ACK timeouts in the standard.
+const STANDARD_TICK_NS: u32 = 4096;
 /// READ requests outstanding at most, each way: a build parameter, 16 as seen.
 const READS_MAX: u8 = 16;
 /// AckReq on each n-th packet inside a message. Chosen: the chapter is silent.
@@ -79,6 +85,7 @@ impl<M: Memory> Nic<Ernic, M> {
         match effect {
             DeviceEffect::Advanced
             | DeviceEffect::ActiveQps
+            | DeviceEffect::DataBuffers
             | DeviceEffect::PauseControl
             | DeviceEffect::ConnectIo => 0,
             DeviceEffect::NicControl => put(NIC_ENABLE, u32::from(port.enabled)),
@@ -88,11 +95,20 @@ impl<M: Memory> Nic<Ernic, M> {
             DeviceEffect::PortIpv6(word) => (port.ipv6.to_bits() >> (32 * word)) as u32,
             DeviceEffect::WqeProcessor => {
                 let pointer = u32::from(status.work_count) & 0xFF;
-                put(HEAD, pointer) | put(TAIL, pointer)
+                let stalled = u32::from(self.device.data_buffers.used_up());
+                let busy = u32::from(self.work_outstanding());
+                put(STATE, stalled)
+                    | put(NO_RETRY_BUFFER, stalled)
+                    | put(BUFFER_BUSY, busy)
+                    | put(HEADER_STATE, busy)
+                    | put(HEAD, pointer)
+                    | put(TAIL, pointer)
             }
             DeviceEffect::QpManager => CACHE_EMPTY | put(WQES, status.work_count.into()),
             DeviceEffect::ResponseHandler => {
-                RESPONSE_IDLE | put(ANSWER_QP, status.last_answer_qp.into())
+                RESPONSE_IDLE
+                    | put(ARBITRATED_QP, status.arbitrated_qp.into())
+                    | put(ANSWERS, self.work_outstanding().into())
             }
             DeviceEffect::LastIn => status.last_in.word(self.device.map.profile.last_packet),
             DeviceEffect::LastOut => status.last_out.word(self.device.map.profile.last_packet),
@@ -101,6 +117,13 @@ impl<M: Memory> Nic<Ernic, M> {
             DeviceEffect::CompletionBank => status.completion_bank.word(index),
             DeviceEffect::CnpBank => status.cnp_bank.word(index),
         }
+    }
+}
+
+impl<M: Memory> Nic<Ernic, M> {
+    /// Whether any work request waits for an answer.
+    fn work_outstanding(&self) -> bool {
+        self.engine.qps().any(|qp| qp.requester().in_flight() != 0)
     }
 }
 
@@ -190,7 +213,7 @@ impl<M: Memory> Nic<Ernic, M> {
                 }
             }
             DeviceEffect::Advanced => {
-                if (old ^ value) & RETRY_NOT_FATAL != 0 {
+                if (old ^ value) & (RETRY_NOT_FATAL | TICK_WIDTH) != 0 {
                     self.apply_policy();
                 }
             }
@@ -213,6 +236,7 @@ impl<M: Memory> Nic<Ernic, M> {
                 *status.word_mut(Register::XrnicConfQpEn) &= mask;
                 (1..self.device.map.num_qp).for_each(|q| self.follow_enable(q));
             }
+            DeviceEffect::DataBuffers => self.device.follow_data_buffers(),
             DeviceEffect::PauseControl => {
                 let pfc = self.device.buffers.obeyed(status);
                 self.set_port(Port { pfc, ..port });
@@ -330,11 +354,16 @@ impl<M: Memory> Nic<Ernic, M> {
 
     /// A queue pair runs if it is enabled, not being recovered, and among the active ones. Starting is
     /// what ends a fatal state; stopping resets nothing.
-    fn follow_enable(&mut self, q: u16) {
+    pub(super) fn follow_enable(&mut self, q: u16) {
         let qpn = Qpn::new(q.into());
         let kept = &self.device.qps[usize::from(q)];
         let active = u32::from(q) <= self.device.status.word(Register::XrnicConfQpEn);
         let runs = kept.is_set(ENABLE) && !kept.is_set(RECOVERY) && active;
+        let Some(qp) = self.engine.qp(qpn) else { return };
+        let disabled = if active { Reason::QpNotReady } else { Reason::QpInactive };
+        if qp.attributes().policy.disabled != disabled {
+            self.set_attributes(qpn, |attributes| attributes.policy.disabled = disabled);
+        }
         let Some(qp) = self.engine.qp(qpn) else { return };
         if qp.attributes().enabled == runs {
             return;
@@ -367,6 +396,7 @@ impl<M: Memory> Nic<Ernic, M> {
         let Some(qp) = self.engine.qp(qpn) else { return };
         if qp.state() != State::Error {
             let msn = qp.responder().msn();
+            self.device.data_buffers.release(qpn.get() as u16);
             self.engine.rewind(qpn);
             self.engine.set_msn(qpn, msn);
             self.device.qps[qpn.get() as usize].recount();
@@ -379,8 +409,13 @@ impl<M: Memory> Nic<Ernic, M> {
         if self.places_send_queue(at, value) {
             let Some(qp) = self.engine.qp(qpn) else { return Ok(()) };
             let msn = qp.responder().msn();
+            self.device.data_buffers.release(at.index);
             self.engine.rewind(qpn);
             self.engine.set_msn(qpn, msn);
+            // Chosen: a queue pair that starts anew has its whole window again.
+            self.set_attributes(qpn, |attributes| {
+                attributes.policy.window_packets = IN_FLIGHT_MAX.into();
+            });
             self.device.qps[usize::from(at.index)].place(value);
             return Ok(());
         }
@@ -415,8 +450,8 @@ impl<M: Memory> Nic<Ernic, M> {
         for q in 1..self.device.map.num_qp {
             let (policy, source_port) = (self.device.policy(), self.device.source_port());
             self.set_attributes(Qpn::new(q.into()), |attributes| {
-                let window_packets = attributes.policy.window_packets;
-                attributes.policy = Policy { window_packets, ..policy };
+                let Policy { window_packets, disabled, .. } = attributes.policy;
+                attributes.policy = Policy { window_packets, disabled, ..policy };
                 attributes.path.source_port = Some(source_port);
             });
         }
@@ -458,11 +493,15 @@ impl Ernic {
                 2 => AckMode::OnRequest,
                 _ => AckMode::OnRequestOrTimeout,
             },
-            ack_delay_ns: ACK_DELAY_NS,
+            ack_delay_ns: self.tick_ns().into(),
             max_message_len: MESSAGE_LEN_MAX,
             // Chosen: credits in ACKs are "not valid"; no document tells of any.
             end_to_end_credits: false,
             immediate_takes_receive: false,
+            ack_timeout_unit_ns: self.tick_ns(),
+            zero_length_send: false,
+            // None is active before XRNIC_CONF_QP_EN says so.
+            disabled: Reason::QpInactive,
             check_source: true,
             check_pkey: false,
             strict_pad: false,
@@ -472,6 +511,24 @@ impl Ernic {
             // Software answers marks, through QP1.
             cnp_interval_ns: None,
         }
+    }
+
+    /// The unit of ACK timeouts: 2^width clocks. Acknowledgements are held back as long at most (chosen).
+    fn tick_ns(&self) -> u32 {
+        let width = take(TICK_WIDTH, self.status.word(Register::Xrnicadconf));
+        match width {
+            0 => STANDARD_TICK_NS,
+            width => ((1000 << width) / u32::from(self.clock_mhz)).max(1),
+        }
+    }
+
+    /// DATBUFBA, DATBUFBAMSB or DATBUFSZ was written.
+    fn follow_data_buffers(&mut self) {
+        let word = |register| self.status.word(register);
+        let base =
+            u64::from(word(Register::Datbufbamsb)) << 32 | u64::from(word(Register::Datbufba));
+        let size = word(Register::Datbufsz);
+        self.data_buffers.configure(base, size as u16, (size >> 16) as u16);
     }
 
     fn source_port(&self) -> u16 {

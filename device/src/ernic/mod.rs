@@ -7,6 +7,8 @@
 //! | `registers_io`, `effects` | accesses: what may be written, and what else that does |
 //! | `flow_control`, `handshake` | pauses; side-band ports |
 //! | `queues`, `region`, `status` | per-QP state and entry formats; region lookup; interrupts and counters |
+//! | `data_buffers`, `errors` | what is kept for retries; error buffers and error queues |
+//! | `limits` | what it does not do, and the reaction |
 //! | `demote` | a row without its behaviour, for the rows' tests |
 //! | `view` | what the engine asks: work, receive buffers, permission, completions |
 //! | `explain` | what values mean, what causes them, what to do |
@@ -15,11 +17,14 @@
 //! comes as an argument. Knows no packet headers beyond the opcode table.
 
 pub mod contradictions;
+mod data_buffers;
 mod demote;
 mod effects;
+mod errors;
 pub mod explain;
 mod flow_control;
 mod handshake;
+mod limits;
 mod map;
 mod profile;
 mod queues;
@@ -38,8 +43,9 @@ use alloc::vec::Vec;
 use softrnic_engine::packet::{opcode, parse};
 use softrnic_engine::{Engine, EngineConfig, Nanos, Port, Qp, Qpn, Reason, Room, Train, Verdict};
 
-pub use demote::Demotion;
+pub use errors::{FATAL_CODES, FatalCode, SYNDROME_BITS, SyndromeBit, fatal_code, syndrome};
 pub use handshake::{CompletionBeat, ReceiveBeat};
+pub use limits::{LIMITS, Limit};
 pub use map::{Location, Map};
 pub use profile::{MovedField, Profile};
 pub use registers::{ROWS, Register};
@@ -48,16 +54,18 @@ pub use view::View;
 
 use crate::memory::Memory;
 use crate::nic::{Device, Nic};
+use data_buffers::DataBuffers;
 use demote::Demoted;
 use flow_control::ReceiveBuffers;
 use handshake::Ports;
 use queues::QueuePair;
 use region::Regions;
 use registers::{KEPT_GLOBAL, bits};
-use status::Status;
+use status::{Noted, Status};
 
 /// Bytes that this face keeps for each queue pair, besides the engine's. Its queues are in memory.
-pub const QUEUE_PAIR_LEN: usize = size_of::<QueuePair>() + handshake::PORTS_LEN;
+pub const QUEUE_PAIR_LEN: usize =
+    size_of::<QueuePair>() + handshake::PORTS_LEN + data_buffers::QUEUE_PAIR_LEN;
 
 /// Build parameters of an ERNIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +77,11 @@ pub struct ErnicConfig {
     pub num_qp: u16,
     /// Take ring indices that count on past the depth, and 0 for the depth, instead of refusing them.
     pub lenient_indices: bool,
+    /// The clock that XRNICADCONF\[19:16\] counts: a tick of the ACK timeout is 2^width of its periods.
+    pub clock_mhz: u16,
+    /// Hold peers to AMD's 64-byte rules instead of taking any address and length: regions are touched at
+    /// multiples of 64 only, in multiples of 64 bytes.
+    pub strict_alignment: bool,
     /// Tag for every frame that leaves. No register has it: real designs tag outside of ERNIC.
     pub vlan_tci: Option<u16>,
     /// Rate of the link, in which pause times are told.
@@ -76,7 +89,7 @@ pub struct ErnicConfig {
     /// How fast the receive buffers drain; `None`: as fast as frames come.
     pub drain_bits_per_s: Option<u64>,
     /// A row that has lost its behaviour. For tests that check that a row has any.
-    pub demoted: Option<(Register, Demotion)>,
+    pub demoted: Option<Register>,
 }
 
 impl Default for ErnicConfig {
@@ -85,6 +98,8 @@ impl Default for ErnicConfig {
             profile: Profile::V4_0,
             num_qp: 2048,
             lenient_indices: false,
+            clock_mhz: 250,
+            strict_alignment: false,
             vlan_tci: None,
             line_rate_bits_per_s: 100_000_000_000,
             drain_bits_per_s: None,
@@ -101,12 +116,17 @@ const SIDE_BAND_LEN: usize = 256;
 pub struct Ernic {
     map: Map,
     lenient_indices: bool,
+    clock_mhz: u16,
+    strict_alignment: bool,
     demoted: Option<Demoted>,
     status: Status,
     regions: Regions,
     /// By queue pair number; number 0 is never used.
     qps: Box<[QueuePair]>,
     touched_qps: Touched,
+    data_buffers: DataBuffers,
+    /// The queue pair that went fatal last, and why; until its packet has been looked at.
+    last_fatal: Option<(Qpn, Reason)>,
     /// Faults that were met while the engine worked, by reason.
     faults: [u64; Reason::COUNT],
     side_band: VecDeque<u64>,
@@ -146,13 +166,17 @@ impl Ernic {
         Self {
             map: Map { profile: config.profile, num_qp },
             lenient_indices: config.lenient_indices,
-            demoted: config.demoted.map(|(register, demotion)| {
-                Demoted::new(register, demotion, config.profile.reset(register))
-            }),
+            clock_mhz: config.clock_mhz.max(1),
+            strict_alignment: config.strict_alignment,
+            demoted: config
+                .demoted
+                .map(|register| Demoted::new(register, config.profile.reset(register))),
             status: Status::new(global_reset(&config.profile)),
             regions: Regions::new(),
             qps: vec![QueuePair::RESET; usize::from(num_qp)].into_boxed_slice(),
             touched_qps: Touched::new(usize::from(num_qp)),
+            data_buffers: DataBuffers::new(usize::from(num_qp)),
+            last_fatal: None,
             faults: [0; Reason::COUNT],
             side_band: VecDeque::with_capacity(SIDE_BAND_LEN),
             side_band_lost: 0,
@@ -218,7 +242,8 @@ const STATQP_RETRIED: u32 = bits(Register::Statqp, "retried");
 const STATQP_NAK_SYNDROME: u32 = bits(Register::Statqp, "nak_syndrome");
 
 /// Packets outstanding at most after a congestion notification (normally [`queues::IN_FLIGHT_MAX`]).
-/// Chosen: it stays so until the queue pair is reset, as later guides call the cut "one-shot".
+/// Chosen: it stays so until software puts the send queue to an index, as it does when it recovers or
+/// reuses the queue pair; later guides call the cut "one-shot".
 const WINDOW_AFTER_CNP: u32 = 8;
 
 impl<M: Memory> Device<M> for Ernic {
@@ -233,9 +258,14 @@ impl<M: Memory> Device<M> for Ernic {
     }
 
     #[inline]
-    fn received(&mut self, engine: &mut Engine, _: &mut M, _: &[u8], verdict: &Verdict) {
-        let nak = self.status.received(verdict);
-        if nak
+    fn received(&mut self, engine: &mut Engine, memory: &mut M, frame: &[u8], verdict: &Verdict) {
+        let noted = self.status.received(verdict);
+        if let Noted::Invalid(reason) = noted
+            && engine.port().enabled
+        {
+            self.refused(memory, frame, verdict, reason);
+        }
+        if noted == Noted::Nak
             && let Some(qp) = self.qps.get_mut(verdict.qpn.get() as usize)
             && let Some(syndrome) = verdict.syndrome
         {
@@ -346,6 +376,8 @@ impl<M: Memory> Nic<Ernic, M> {
         device.ports.reset();
         device.buffers.reset();
         device.regions.reset();
+        device.data_buffers.reset();
+        device.last_fatal = None;
         if let Some(demoted) = &mut device.demoted {
             demoted.reset();
         }
@@ -360,7 +392,13 @@ impl<M: Memory> Nic<Ernic, M> {
             self.create_qp(q);
         }
         let same = |register| before.word(register) == self.device.status.word(register);
-        if !(same(Register::Xrnicconf) && same(Register::Xrnicadconf)) {
+        let same_count = same(Register::XrnicConfQpEn);
+        let same_policy = same(Register::Xrnicconf) && same(Register::Xrnicadconf);
+        // Queue pairs that no register of their own was written of follow these, too.
+        if !same_count {
+            (1..self.device.map.num_qp).for_each(|q| self.follow_enable(q));
+        }
+        if !same_policy {
             self.apply_policy();
         }
     }

@@ -254,11 +254,11 @@ registers! {
         "udp_source_port" 23:8 Rw Kept = 0 "UDP source port of every packet that leaves"
     }
     Xrnicadconf Global 0x10_0004 Rw "XRNICADCONF"
-    E::Device(D::Advanced), Chosen("override with QP number 0 means any queue pair, as drivers use it; with a number, only that one"),
+    E::Device(D::Advanced), Chosen("override with QP number 0 means any queue pair, as drivers use it; with a number, only that one; a width of 0, as after reset, means 4.096 us"),
     "Software override, retry policy and the length of a clock tick." {
         "override" 0:0 Rw Kept = 0 "software may write CQHEAD, STATCURSQPTR, STATRQPIDB and, in practice, STATMSN and STATRQBUFCA"
         "retry_not_fatal" 2:2 Rw Kept = 0 "running out of retries does not make a queue pair fatal"
-        "tick_width" 19:16 Rw Kept = 0 "log2 of the clocks in 4.096 us; stored, since time here is in nanoseconds"
+        "tick_width" 19:16 Rw Kept = 0 "log2 of the clocks in the unit of ACK timeouts, CLOG2(4.096 * MHz)" [0 "4.096 us"]
         "override_qp" 30:20 Rw Kept = 0 "queue pair that override applies to"
     }
     XrnicBufThresholdRoce Global 0x10_0008 Rw "XRNIC_BUF_THRESHOLD_ROCE"
@@ -367,15 +367,15 @@ registers! {
         "pointer" 15:0 Ro Kept = 0 "write pointer in entries"
     }
     Datbufba Global 0x10_00A0 Rw "DATBUFBA"
-    E::None, Chosen("stored only: retries read the work request's own buffer again"),
+    E::Device(D::DataBuffers), Chosen("a packet of a WRITE takes as many buffers as its payload needs; without any, retries read the request's own memory again"),
     "Base of the retry data buffers, low word." {
         "base_low" 31:0 Rw Kept = 0 "bus address, bits 31..0"
     }
-    Datbufbamsb Global 0x10_00A4 Rw "DATBUFBAMSB" E::None, Stated,
+    Datbufbamsb Global 0x10_00A4 Rw "DATBUFBAMSB" E::Device(D::DataBuffers), Stated,
     "Base of the retry data buffers, high word." {
         "base_high" 31:0 Rw Kept = 0 "bus address, bits 63..32"
     }
-    Datbufsz Global 0x10_00A8 Rw "DATBUFSZ" E::None, Stated,
+    Datbufsz Global 0x10_00A8 Rw "DATBUFSZ" E::Device(D::DataBuffers), Stated,
     "Number and size of the retry data buffers." {
         "buffers" 15:0 Rw Kept = 0 "number of buffers"
         "buffer_bytes" 31:16 Rw Kept = 0 "bytes of a buffer"
@@ -449,14 +449,14 @@ registers! {
         "duplicate" 31:16 Ro Kept = 0 "duplicate requests"
     }
     Wqeprocsts Status 0x10_0124 Ro "WQEPROCSTS"
-    E::Device(D::WqeProcessor), Chosen("bit 12 is claimed twice: back pressure keeps it and the FSM starts at 13; all states idle"),
+    E::Device(D::WqeProcessor), Chosen("bit 12 is claimed twice: back pressure keeps it and the FSM starts at 13; bits 6 and 13 as a register dump with one READ outstanding shows them"),
     "WQE processor, for debugging." {
-        "state" 2:0 Ro Derived = 0 "state" [0 "idle"]
+        "state" 2:0 Ro Derived = 0 "state" [0 "idle", 1 "a WRITE waits for retry buffers"]
         "no_retry_buffer" 4:4 Ro Derived = 0 "retry buffers are used up"
         "fifo_empty" 5:5 Ro Derived = 0 "internal FIFO empty"
-        "buffer_busy" 6:6 Ro Derived = 0 "buffer manager busy"
+        "buffer_busy" 6:6 Ro Derived = 0 "buffer manager busy: work waits for an answer"
         "back_pressure" 12:12 Ro Derived = 0 "the MAC held us back (sticky)"
-        "header_state" 15:13 Ro Derived = 0 "header buffer manager's state" [0 "idle"]
+        "header_state" 15:13 Ro Derived = 0 "header buffer manager's state" [0 "idle", 1 "work waits for an answer"]
         "tail" 23:16 Ro Derived = 0 "buffer tail pointer: work requests fetched, modulo 256"
         "head" 31:24 Ro Derived = 0 "buffer head pointer: as the tail, since headers never wait"
     }
@@ -484,10 +484,10 @@ registers! {
     Resphndsts Status 0x10_013C Ro "RESPHNDSTS"
     E::Device(D::ResponseHandler), Observed("drivers wait for bit 16 to be 1 in recovery, so it is no part of the FSM"),
     "Response handler, for debugging and recovery." {
-        "qp" 10:0 Ro Derived = 0 "queue pair of the last answer"
+        "qp" 10:0 Ro Derived = 0 "queue pair that was served last: work taken, or an answer"
         "state" 15:11 Ro Derived = 0 "state" [0 "idle"]
         "idle" 16:16 Ro Derived = 1 "no send doorbell is pending"
-        "acks" 17:17 Ro Derived = 0 "answers wait to be handled"
+        "acks" 17:17 Ro Derived = 0 "answers are still to come"
     }
     Retrycntsts Status 0x10_0140 Ro "RETRYCNTSTS" E::None, Stated,
     "Packets sent again, all queue pairs." {
@@ -630,7 +630,7 @@ registers! {
     Timeoutconf RcQp 0x18_004C Rw "TIMEOUTCONF"
     E::Qp(Q::Timeout), Chosen("timeout 0 and RNR retry 7 mean for ever, as in the standard"),
     "Timers and retry counts." {
-        "timeout" 5:0 Rw Engine = 0 "local ACK timeout, 4.096 us x 2^value" [0 "none"]
+        "timeout" 5:0 Rw Engine = 0 "local ACK timeout, 2^(XRNICADCONF[19:16] + value) clocks" [0 "none"]
         "retry" 10:8 Rw Engine = 0 "retries before the queue pair goes fatal"
         "rnr_retry" 13:11 Rw Engine = 0 "retries after RNR NAK" [7 "for ever"]
         "rnr_timer" 20:16 Rw Engine = 0 "timer code of the RNR NAKs that we send"

@@ -145,6 +145,8 @@ pub enum DeviceEffect {
     PortIpv6(u8),
     /// How many queue pairs may run.
     ActiveQps,
+    /// Retry data buffers.
+    DataBuffers,
     /// Priority flow control of the port.
     PauseControl,
     /// A doorbell on the side band.

@@ -64,10 +64,20 @@ pub(super) struct Status {
     pub(super) cnp_bank: Bank,
     /// Work requests fetched, for QPMSTS and WQEPROCSTS.
     pub(super) work_count: u16,
-    /// Queue pair of the last answer, for RESPHNDSTS.
-    pub(super) last_answer_qp: u16,
+    /// Queue pair that was last served, for RESPHNDSTS.
+    pub(super) arbitrated_qp: u16,
     pub(super) last_in: LastPacket,
     pub(super) last_out: LastPacket,
+}
+
+/// What a frame that arrived asks the device for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Noted {
+    Nothing,
+    /// It was a negative acknowledgement.
+    Nak,
+    /// It failed validation.
+    Invalid(Reason),
 }
 
 /// What LSTINPKT and LSTOUTPKT tell of.
@@ -102,7 +112,7 @@ impl Status {
             completion_bank: Bank::RESET,
             cnp_bank: Bank::RESET,
             work_count: 0,
-            last_answer_qp: 0,
+            arbitrated_qp: 0,
             last_in: LastPacket { opcode: 0, psn: 0, qp: 0 },
             last_out: LastPacket { opcode: 0, psn: 0, qp: 0 },
         }
@@ -158,15 +168,15 @@ impl Status {
         }
     }
 
-    /// A frame arrived. `true` where it was a negative acknowledgement.
+    /// A frame arrived.
     #[inline]
-    pub(super) fn received(&mut self, verdict: &Verdict) -> bool {
+    pub(super) fn received(&mut self, verdict: &Verdict) -> Noted {
         let not_roce = matches!(
             verdict.refused,
             Some(Reason::NotRoce | Reason::FlowControl | Reason::RoceV1 | Reason::OtherBufferFull)
         );
         if not_roce || verdict.flow_control {
-            return false;
+            return Noted::Nothing;
         }
         self.count(Register::Inalldrppktcnt, Half::High, 1);
         if let Some(opcode) = verdict.opcode {
@@ -178,28 +188,30 @@ impl Status {
         match verdict.refused {
             None => return self.count_taken(verdict),
             Some(Reason::CongestionNotification) => self.count_word(Register::Incnppktcnt, 1),
-            Some(reason) => self.count_dropped(reason),
+            Some(reason) => return self.count_dropped(reason),
         }
-        false
+        Noted::Nothing
     }
 
-    fn count_dropped(&mut self, reason: Reason) {
+    fn count_dropped(&mut self, reason: Reason) -> Noted {
         self.count(Register::Inalldrppktcnt, Half::Low, 1);
         // The packet itself was fine; there was no buffer for it.
-        if !matches!(
+        if matches!(
             reason,
             Reason::ReceiverNotReady
                 | Reason::PsnBehindReceiverNotReady
                 | Reason::ReceiveBufferFull
         ) {
-            self.count(Register::Ininvdupcnt, Half::Low, 1);
-            self.raise(INVALID_PACKET);
+            return Noted::Nothing;
         }
+        self.count(Register::Ininvdupcnt, Half::Low, 1);
+        self.raise(INVALID_PACKET);
+        Noted::Invalid(reason)
     }
 
     #[inline]
-    fn count_taken(&mut self, verdict: &Verdict) -> bool {
-        let Some(opcode) = verdict.opcode else { return false };
+    fn count_taken(&mut self, verdict: &Verdict) -> Noted {
+        let Some(opcode) = verdict.opcode else { return Noted::Nothing };
         match opcode::row(opcode).operation {
             Operation::Send if opcode::row(opcode).transport == opcode::Transport::Ud => {
                 self.count(Register::Inampktcnt, Half::High, 1);
@@ -208,14 +220,14 @@ impl Status {
                 self.count(Register::Insrrpktcnt, Half::Low, 1);
             }
             Operation::ReadResponse => {
-                self.last_answer_qp = verdict.qpn.get() as u16;
+                self.arbitrated_qp = verdict.qpn.get() as u16;
                 self.count(Register::Insrrpktcnt, Half::High, 1);
             }
             Operation::Acknowledge => {
-                self.last_answer_qp = verdict.qpn.get() as u16;
+                self.arbitrated_qp = verdict.qpn.get() as u16;
                 if is_nak(verdict.syndrome) {
                     self.count(Register::Innakpktcnt, Half::Low, 1);
-                    return true;
+                    return Noted::Nak;
                 }
                 self.count(Register::Inampktcnt, Half::Low, 1);
             }
@@ -229,7 +241,7 @@ impl Status {
             | Operation::Cnp
             | Operation::Unknown => {}
         }
-        false
+        Noted::Nothing
     }
 
     /// Frames left.

@@ -15,19 +15,23 @@ use super::queues::{
     Wqe, next_index, opcode,
 };
 use super::registers::Register;
-use super::status::{CNP, COMPLETION, FATAL, ILLEGAL_OPCODE, MAD, RECEIVE, RNR_NAK};
+use super::status::{CNP, COMPLETION, ILLEGAL_OPCODE, MAD, RECEIVE, RNR_NAK};
 use super::{Ernic, SIDE_BAND_LEN, STATQP_RQ_OVERFLOW};
 use crate::memory::Memory;
 
 /// Longest message (PG332, unsupported features): 8 MiB.
 pub(super) const MESSAGE_LEN_MAX: u32 = 8 << 20;
+/// Addresses and lengths of WRITEs and READs, where peers are held to it (PG332, unsupported features).
+const ALIGNMENT: u64 = 64;
 /// Error flag of a completion queue entry.
 const CQE_ERROR: u32 = 1 << 24;
 /// The queue pair of management datagrams.
 const QP1: u32 = 1;
 
-/// Tokens of places: software's own buffers, and regions with their R_Key in the low half.
+/// Tokens of places: software's own buffers, those of WRITEs with the entry's index in the low half, and
+/// regions with their R_Key there.
 const OWN: u64 = 0;
+const OF_WRITE: u64 = 1 << 62;
 const REGION: u64 = 1 << 63;
 
 /// Registers, tables and memory for one engine call.
@@ -49,6 +53,7 @@ impl<M: Memory> Face for View<'_, M> {
         let read = self.memory.read(address, wqe.as_mut_bytes());
         qp.set_ticket(ticket_slot, wqe.ticket());
         self.ernic.status.work_count = self.ernic.status.work_count.wrapping_add(1);
+        self.ernic.status.arbitrated_qp = q.get() as u16;
         if read.is_err() {
             return Fetch::Bad(Status::LocalQpOperation, Reason::DmaAddress);
         }
@@ -60,12 +65,19 @@ impl<M: Memory> Face for View<'_, M> {
         if length > MESSAGE_LEN_MAX {
             return Fetch::Bad(Status::LocalLength, Reason::WorkLength);
         }
+        if length == 0 && is_send(opcode) {
+            return Fetch::Bad(Status::LocalLength, Reason::MessageEmpty);
+        }
         let inline = length <= INLINE_LEN_MAX && is_send(opcode);
+        let token = match opcode {
+            WorkOpcode::Write | WorkOpcode::WriteImm => OF_WRITE | u64::from(index),
+            _ => OWN,
+        };
         let base = if inline { address.wrapping_add(SDATA_OFFSET) } else { wqe.laddr.get() };
         Fetch::Work(Work {
             opcode,
             length,
-            local: Place { token: OWN, base, length },
+            local: Place { token, base, length },
             remote_va: wqe.roffset.get(),
             rkey: RKey(wqe.rtag.get()),
             immediate: wqe.immdt.get(),
@@ -74,8 +86,13 @@ impl<M: Memory> Face for View<'_, M> {
     }
 
     #[inline(always)]
-    fn gather(&mut self, _: Qpn, from: Place, offset: u32, out: &mut [u8]) -> Result<(), Hold> {
+    fn gather(&mut self, q: Qpn, from: Place, offset: u32, out: &mut [u8]) -> Result<(), Hold> {
         let address = self.address(from, offset, out.len())?;
+        if from.token & OF_WRITE != 0 {
+            let part = (from.token as u32, offset);
+            let buffers = &mut self.ernic.data_buffers;
+            return buffers.gather(q.get() as u16, part, address, out, self.memory);
+        }
         self.memory.read(address, out).map_err(|fault| Hold::Fault(fault.into()))
     }
 
@@ -101,6 +118,11 @@ impl<M: Memory> Face for View<'_, M> {
         let qp = self.ernic.qps.get(q.get() as usize).ok_or(Reason::QpUnknown)?;
         let pd = qp.word(Register::Pd);
         let base = self.ernic.regions.lookup(key, pd, va, length, want)?;
+        // AMD's own examples use any virtual address, so the rule must be about the bus address.
+        let odd = !base.is_multiple_of(ALIGNMENT) || !u64::from(length).is_multiple_of(ALIGNMENT);
+        if self.ernic.strict_alignment && odd {
+            return Err(Reason::AddressAlignment);
+        }
         Ok(Place { token: REGION | u64::from(key.0), base, length })
     }
 
@@ -108,6 +130,26 @@ impl<M: Memory> Face for View<'_, M> {
     fn scatter(&mut self, _: Qpn, to: Place, offset: u32, bytes: &[u8]) -> Result<(), Hold> {
         let address = self.address(to, offset, bytes.len())?;
         self.memory.write(address, bytes).map_err(|fault| Hold::Fault(fault.into()))
+    }
+
+    #[inline(always)]
+    fn acknowledged(&mut self, q: Qpn, index: u32) {
+        self.ernic.data_buffers.acknowledged(q.get() as u16, index.wrapping_add(1), 0);
+    }
+
+    #[inline(always)]
+    fn acknowledged_part(&mut self, q: Qpn, index: u32, bytes: u32) {
+        self.ernic.data_buffers.acknowledged(q.get() as u16, index, bytes);
+    }
+
+    #[inline(always)]
+    fn wants_acknowledgement(&mut self) -> bool {
+        self.ernic.data_buffers.take_ask()
+    }
+
+    #[inline(always)]
+    fn released(&mut self) -> Option<Qpn> {
+        self.ernic.data_buffers.take_released().map(|q| Qpn::new(q.into()))
     }
 
     #[inline(always)]
@@ -156,13 +198,7 @@ impl<M: Memory> Face for View<'_, M> {
                     *qp.word_mut(Register::Statqp) |= STATQP_RQ_OVERFLOW;
                 }
             }
-            Event::QpError { reason, by_peer, .. } => {
-                self.ernic.status.raise(FATAL);
-                // What a peer's packet did wrong is counted with the packet.
-                if !by_peer {
-                    self.ernic.faults[reason as usize] += 1;
-                }
-            }
+            Event::QpError { qpn, reason, by_peer } => self.fatal(qpn, reason, by_peer),
             Event::CongestionMarked(q) => {
                 self.ernic.status.cnp_bank.set(q);
                 self.ernic.status.raise(CNP);

@@ -142,10 +142,9 @@ pub fn ipv6_traffic(bench: &Bench) -> Check {
     }
     // The wrong version is refused.
     world.b.set(R::Qpconf, QP, QPCONF);
-    let before = world.b.refused(Reason::SourceAddress);
     world.a.post(QP, &Wr::new(SEND, 8))?;
     world.step();
-    same("IPv6 at an IPv4 queue pair", world.b.refused(Reason::SourceAddress), before + 1)
+    same("IPv6 at an IPv4 queue pair", world.b.refused(Reason::IpFamily), 1)
 }
 
 /// XRNIC_CONF_QP_EN: queue pairs above it neither take nor send.
@@ -162,6 +161,7 @@ pub fn active_queue_pairs(bench: &Bench) -> Check {
     world.a.post(5, &Wr::new(SEND, 8))?;
     world.quiet();
     same("one packet is dropped", world.b.get(R::Inalldrppktcnt, 0) - all, 1 << 16 | 1)?;
+    same("with a reason", world.b.refused(Reason::QpInactive), 1)?;
     same("nothing answers", world.frames.len(), number + 1)?;
     same("the packet is for QP 5", u24(&world.frames[number].1, at::DEST_QP), 5)?;
     // QP 2 is not affected.

@@ -2,10 +2,15 @@
 //! do together.
 
 mod counters;
+mod errors;
 mod global;
 mod interrupts;
+mod limits;
 mod link;
+mod many;
 mod queue_pair;
+mod recovery;
 mod regions;
 mod rows;
+mod vectors;
 mod world;

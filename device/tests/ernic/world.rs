@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use softrnic_device::ernic::{Demotion, Ernic, ErnicConfig, Location, Profile, Register};
+use softrnic_device::ernic::{Ernic, ErnicConfig, Location, Profile, Register};
 use softrnic_device::{Memory, Nic, Ram};
 use softrnic_engine::packet::{BthFields, FRAME_LEN_MAX, Flow, Network, Template, icrc, opcode};
 use softrnic_engine::{Nanos, Psn, Qpn, Reason, Room, Rx, Verdict};
@@ -81,12 +81,12 @@ pub fn receive_queue(q: u16) -> u64 {
 /// they touch.
 pub struct Bench {
     pub profile: Profile,
-    demoted: Option<(Register, Demotion)>,
+    demoted: Option<Register>,
     touched: RefCell<BTreeSet<Location>>,
 }
 
 impl Bench {
-    pub fn new(demoted: Option<(Register, Demotion)>) -> Self {
+    pub fn new(demoted: Option<Register>) -> Self {
         Self { profile: Profile::V4_0, demoted, touched: RefCell::default() }
     }
 
@@ -173,6 +173,10 @@ impl Side<'_> {
 
     pub fn refused(&self, reason: Reason) -> u64 {
         self.nic.engine.refused()[reason as usize]
+    }
+
+    pub fn fault(&self, reason: Reason) -> u64 {
+        self.nic.device.faults()[reason as usize]
     }
 
     pub fn bytes(&self, address: u64, len: usize) -> Check<Vec<u8>> {

@@ -75,7 +75,7 @@ fn f_02_ipv4_headers_of_another_kind_are_dropped() {
     refused(false, Reason::IpVersion, |f| f[14] = 0x55);
     refused(false, Reason::Ipv4HeaderLength, |f| f[14] = 0x46);
     refused(false, Reason::Ipv4HeaderChecksum, |f| f[24] ^= 1);
-    refused(false, Reason::Ipv4Fragment, |f| {
+    refused(false, Reason::Ipv4MoreFragments, |f| {
         f[20] |= 0x20;
         seal(f);
     });

@@ -208,7 +208,7 @@ fn v_06_the_queue_pairs_own_address_family_counts() {
     flow.dest_ip = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
     let bth = softrnic_engine::packet::BthFields::default();
     let what = Description::new(&flow, op::SEND_ONLY, bth, plain(), &[]).expect("one family");
-    assert_eq!(pair.tell(1, &what), Some(Reason::SourceAddress));
+    assert_eq!(pair.tell(1, &what), Some(Reason::IpFamily));
 }
 
 #[test]

@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use softrnic_engine::packet::opcode;
+use softrnic_engine::packet::opcode::{self, OpcodeRow};
 use softrnic_engine::{Nanos, Psn};
 
-use super::{Remark, Rung};
+use super::{Marks, Remark, Rung};
 
 /// One line of a ladder.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,9 +149,11 @@ impl Strip {
 }
 
 fn are_alike(a: &Rung, b: &Rung) -> bool {
+    // What is wrong with a run of packets matters more than their places in messages.
     let kind = |rung: &Rung| {
         let row = rung.opcode.map(opcode::row);
-        row.map(|row| (row.transport, row.operation, row.position))
+        let position = |row: &OpcodeRow| (rung.marks == Marks::NONE).then_some(row.position);
+        row.map(|row| (row.transport, row.operation, position(row)))
     };
     (a.from, a.to, a.qpn, a.marks) == (b.from, b.to, b.qpn, b.marks)
         && kind(a) == kind(b)
@@ -164,6 +166,8 @@ pub struct Excerpts {
     before: usize,
     after: usize,
     longest: usize,
+    /// Steps that are kept while none is open.
+    kept: usize,
     strip: Strip,
     /// Steps that the open excerpt still takes; `None` where none is open.
     left: Option<usize>,
@@ -173,7 +177,14 @@ impl Excerpts {
     /// Shows so many steps before and after what opens an excerpt, and at most `longest` in all.
     #[must_use]
     pub fn new(before: usize, after: usize, longest: usize) -> Self {
-        Self { before, after, longest, strip: Strip::default(), left: None }
+        Self { before, after, longest, kept: before, strip: Strip::default(), left: None }
+    }
+
+    /// Keeps so many steps for [`Excerpts::last_steps`].
+    #[must_use]
+    pub fn keeping(mut self, kept: usize) -> Self {
+        self.kept = kept.max(self.before);
+        self
     }
 
     /// A frame buffer to fill.
@@ -194,6 +205,9 @@ impl Excerpts {
             _ => None,
         };
         let opens = self.left.is_none() && weight == Weight::Opens;
+        if opens {
+            self.strip.shorten(self.before);
+        }
         self.strip.push(step);
         if opens {
             self.left = Some(self.after);
@@ -203,7 +217,7 @@ impl Excerpts {
                 *left = 0;
             }
         } else {
-            self.strip.shorten(self.before);
+            self.strip.shorten(self.kept);
         }
         ended
     }
@@ -224,7 +238,6 @@ impl Excerpts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ladder::Marks;
     use softrnic_engine::Qpn;
 
     fn rung(opcode: u8, psn: u32) -> Step {

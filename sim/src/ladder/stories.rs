@@ -37,6 +37,8 @@ pub struct Told {
 /// Collects stories.
 #[derive(Clone, Debug)]
 pub struct Stories {
+    /// Fault rules in words, by number.
+    faults: Vec<String>,
     excerpts: Excerpts,
     trouble: Marks,
     frames: u64,
@@ -52,15 +54,22 @@ pub struct Stories {
 const BEFORE: usize = 6;
 const AFTER: usize = 10;
 const STEPS_MAX: usize = 40;
+/// Steps before the end of a phase that failed.
+const LAST: usize = 24;
 const STORIES_PER_PHASE: usize = 5;
 const STORIES_MAX: usize = 24;
+/// More than those, for the ends of phases that failed.
+const LAST_STORIES_MAX: usize = 12;
 /// Kinds of trouble that are told apart in a phase; the rest is counted together.
 const KINDS_MAX: usize = 32;
 
-impl Default for Stories {
-    fn default() -> Self {
+impl Stories {
+    /// `faults` are the scenario's fault rules in words.
+    #[must_use]
+    pub fn new(faults: Vec<String>) -> Self {
         Self {
-            excerpts: Excerpts::new(BEFORE, AFTER, STEPS_MAX),
+            faults,
+            excerpts: Excerpts::new(BEFORE, AFTER, STEPS_MAX).keeping(LAST),
             trouble: Marks::trouble(),
             frames: 0,
             phase: 0,
@@ -71,15 +80,13 @@ impl Default for Stories {
             told: Vec::new(),
         }
     }
-}
 
-impl Stories {
     /// The phase is over. Where it failed, its last steps are a story, too.
     pub fn end_phase(&mut self, failed: bool) {
         if self.excerpts.is_open() {
             let steps = self.excerpts.close();
             self.keep(steps);
-        } else if failed && self.has_room() {
+        } else if failed && self.stories.len() < STORIES_MAX + LAST_STORIES_MAX {
             self.title = "the last packets before the phase failed".to_owned();
             let steps = self.excerpts.last_steps();
             self.keep((!steps.is_empty()).then_some(steps));
@@ -113,9 +120,12 @@ impl Stories {
         }
     }
 
+    /// `what` is the trouble, if it is any; other steps with marks belong to the trouble before.
     fn push(&mut self, step: Step, what: Option<String>) {
         let at = step.at();
+        let marked = matches!(&step, Step::Rung(rung) if rung.marks != Marks::NONE);
         let weight = match &what {
+            None if marked => Weight::Extends,
             None => Weight::Light,
             Some(what) => match self.seen.get_mut(what) {
                 Some((_, count)) => {
@@ -149,7 +159,7 @@ impl Observer for Stories {
     fn frame(&mut self, sighting: &Sighting<'_>) {
         self.frames += 1;
         let buffer = self.excerpts.buffer();
-        let rung = Rung::of_sighting(sighting, self.frames, buffer);
+        let rung = Rung::of_sighting(sighting, self.frames, &self.faults, buffer);
         let what = if rung.marks.meets(self.trouble) { Some(title_of(&rung)) } else { None };
         self.push(Step::Rung(rung), what);
     }
@@ -167,7 +177,10 @@ impl Observer for Stories {
 
 /// What the trouble with a packet is, without what differs from packet to packet.
 fn title_of(rung: &Rung) -> String {
-    let of_note = rung.notes.iter().find(|note| Mark::of_comment(note).is_some());
+    let marked = |note: &&String| Mark::of_comment(note).is_some_and(|m| m != Mark::Retransmission);
+    // The rule that was written down says more than what became of the frame.
+    let fault = |note: &&String| Mark::of_comment(note) == Some(Mark::Fault);
+    let of_note = rung.notes.iter().find(fault).or_else(|| rung.notes.iter().find(marked));
     let of_note = of_note.map(|note| short_note(note).to_owned());
     of_note.or_else(|| complaint(&rung.frame)).unwrap_or_else(|| "trouble".to_owned())
 }
