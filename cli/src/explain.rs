@@ -30,9 +30,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Every table of words; a face adds its own here.
-const TABLES: &[(&str, &[Word])] =
-    &[("ERNIC's entries and keys", ernic::WORDS), ("InfiniBand and verbs", WORDS)];
+type Explain = fn(&Word, Option<u64>) -> Explanation;
+
+/// Every table of words, and what explains its words; a face adds its own here.
+const TABLES: &[(&str, &[Word], Explain)] = &[
+    ("ERNIC's entries and keys", ernic::WORDS, ernic::word),
+    ("InfiniBand and verbs", WORDS, Word::explain),
+];
+
+fn words() -> impl Iterator<Item = (&'static Word, Explain)> {
+    TABLES.iter().flat_map(|(_, words, explain)| words.iter().map(|word| (word, *explain)))
+}
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -91,9 +99,10 @@ fn fits(value: u64, width: u8) -> bool {
 }
 
 fn meanings(map: &Map, name: &str, value: Option<u64>) -> Vec<Explanation> {
-    let words = TABLES.iter().flat_map(|(_, words)| *words);
-    let mut found: Vec<_> =
-        words.clone().filter(|word| word.is_called(name)).map(|word| word.explain(value)).collect();
+    let mut found: Vec<_> = words()
+        .filter(|(word, _)| word.is_called(name))
+        .map(|(word, explain)| explain(word, value))
+        .collect();
     if let Some(at) = number(name).and_then(|offset| u32::try_from(offset).ok()) {
         found.extend(map.locate(at).map(|at| {
             let word = if at.register.row().words > 1 { at.index } else { 0 };
@@ -121,9 +130,9 @@ fn meanings(map: &Map, name: &str, value: Option<u64>) -> Vec<Explanation> {
     }));
     // By the name of one value: IBV_WC_RETRY_EXC_ERR.
     if value.is_none() && found.is_empty() {
-        for word in words.filter(|word| word.fields.len() == 1) {
+        for (word, explain) in words().filter(|(word, _)| word.fields.len() == 1) {
             let code = word.fields[0].codes.iter().find(|code| same_name(code.name, name));
-            found.extend(code.map(|code| word.explain(Some(code.value))));
+            found.extend(code.map(|code| explain(word, Some(code.value))));
         }
     }
     found
@@ -150,10 +159,9 @@ fn count(
 
 /// Everything that can be asked for.
 fn names() -> impl Iterator<Item = &'static str> {
-    let words = TABLES.iter().flat_map(|(_, words)| *words);
-    let codes = words.clone().flat_map(|word| word.fields).flat_map(|field| field.codes);
-    words
-        .flat_map(|word| [word.name].into_iter().chain(word.aliases.iter().copied()))
+    let codes = words().flat_map(|(word, _)| word.fields).flat_map(|field| field.codes);
+    words()
+        .flat_map(|(word, _)| [word.name].into_iter().chain(word.aliases.iter().copied()))
         .chain(ROWS.iter().map(|row| row.name))
         .chain(REASON_ROWS.iter().map(|row| row.name))
         .chain(COUNTER_ROWS.iter().map(|row| row.name))
@@ -245,7 +253,7 @@ fn print_names(out: &mut impl Write) -> io::Result<()> {
         out,
         "`rnic explain NAME=VALUE` says what a value means, `rnic explain NAME` what there is.\n"
     )?;
-    for (title, words) in TABLES {
+    for (title, words, _) in TABLES {
         writeln!(out, "{title}")?;
         for word in *words {
             writeln!(out, "  {:<16}{}", word.name, word.text)?;

@@ -246,7 +246,7 @@ impl Page<'_> {
             index + 1,
             escape(&phase.name),
             number(phase.messages),
-            format!("{:?}", phase.operation).to_uppercase(),
+            phase.operation.name().to_uppercase(),
             number(phase.size.into()),
             escape(&phase.from),
             escape(&phase.to),

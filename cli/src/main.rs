@@ -3,6 +3,7 @@
 //! Each subcommand has a file of its own with `Args` and `run`.
 #![forbid(unsafe_code)]
 
+mod campaign;
 mod decode;
 mod doctor;
 mod encode;

@@ -13,13 +13,14 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use softrnic_host::capture::{Interface, Writer};
+use softrnic_sim::campaign::Plan;
 use softrnic_sim::ladder::{Remark, Stories};
 use softrnic_sim::{
     Activity, DEFAULT_SCENARIO, Fate, Observer, Report, Scenario, Sighting, Simulation,
 };
 
 use crate::html::Page;
-use crate::report_table;
+use crate::{campaign, report_table};
 
 /// What `rnic show` reads in the output directory.
 pub(crate) const STATE_FILE: &str = "state.json";
@@ -39,8 +40,17 @@ pub(crate) struct Args {
     /// speed.json
     #[arg(long, value_name = "DIR", default_value = "rnic-out")]
     out: PathBuf,
+    /// Play so many random worlds instead, under every checker; what fails is shrunk to a scenario file
+    #[arg(long, value_name = "WORLDS", conflicts_with = "scenario")]
+    campaign: Option<u64>,
+    /// Play only part K of N of the campaign
+    #[arg(long, value_name = "K/N", requires = "campaign")]
+    shard: Option<campaign::Shard>,
+    /// Threads of the campaign; all cores if not given
+    #[arg(long, value_name = "N", requires = "campaign")]
+    threads: Option<usize>,
     /// Print the embedded scenario, commented, as a starting point
-    #[arg(long, conflicts_with_all = ["scenario", "seed", "json"])]
+    #[arg(long, conflicts_with_all = ["scenario", "seed", "json", "campaign"])]
     print_default: bool,
 }
 
@@ -80,8 +90,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         io::stdout().lock().write_all(DEFAULT_SCENARIO.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(worlds) = args.campaign {
+        return campaign::run(&campaign::Campaign {
+            worlds,
+            seed: args.seed.unwrap_or(1),
+            shard: args.shard.unwrap_or(campaign::Shard::WHOLE),
+            out: &args.out,
+            json: args.json,
+            threads: args.threads.unwrap_or_else(campaign::all_cores).max(1),
+        });
+    }
+    // Once: it may be a pipe.
+    let text = args.scenario.as_deref().map(read).transpose()?;
+    if let (Some(path), Some(text)) = (&args.scenario, &text)
+        && Plan::is_world(text)
+    {
+        return campaign::replay(path, text, &args.out, args.json);
+    }
     let began = Instant::now();
-    let scenario = load(args)?;
+    let scenario = load(args, text.as_deref())?;
     let files = load_files(args, &scenario)?;
     let mut simulation = Simulation::new(scenario, files)?;
 
@@ -146,6 +173,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read the scenario {}", path.display()))
+}
+
 /// The command that runs it again. Of a path, only what does not depend on this machine.
 fn command(args: &Args, seed: u64) -> String {
     let file = args.scenario.as_deref().and_then(Path::file_name);
@@ -153,14 +184,11 @@ fn command(args: &Args, seed: u64) -> String {
     format!("rnic run {file}--seed {seed}")
 }
 
-fn load(args: &Args) -> anyhow::Result<Scenario> {
-    let mut scenario = match &args.scenario {
-        None => Scenario::embedded()?,
-        Some(path) => {
-            let text = fs::read_to_string(path)
-                .with_context(|| format!("cannot read the scenario {}", path.display()))?;
-            Scenario::parse(&path.display().to_string(), &text)?
-        }
+/// The scenario in `text`, or the embedded one.
+fn load(args: &Args, text: Option<&str>) -> anyhow::Result<Scenario> {
+    let mut scenario = match (&args.scenario, text) {
+        (Some(path), Some(text)) => Scenario::parse(&path.display().to_string(), text)?,
+        _ => Scenario::embedded()?,
     };
     if let Some(seed) = args.seed {
         scenario.seed = seed;

@@ -8,8 +8,9 @@ use std::fs;
 use std::path::Path;
 
 use softrnic_device::ernic::contradictions::CONTRADICTIONS;
-use softrnic_device::ernic::explain::WORDS;
-use softrnic_device::ernic::{Field, Location, Map, Mark, Profile, ROWS, Row, Section};
+use softrnic_device::ernic::explain::{self, WORDS};
+
+use softrnic_device::ernic::{Field, LIMITS, Location, Map, Mark, Profile, ROWS, Row, Section};
 
 #[test]
 fn the_reference_page_is_what_the_table_says() {
@@ -55,6 +56,7 @@ fn page() -> String {
     out.push_str("\n## Fields\n");
     ROWS.iter().for_each(|row| fields(&mut out, row));
     words(&mut out);
+    limits(&mut out);
     contradictions(&mut out);
     out
 }
@@ -145,18 +147,18 @@ fn meaning(field: &Field) -> String {
 fn words(out: &mut String) {
     out.push_str("\n## Entries, keys and codes\n");
     for word in WORDS {
-        writeln!(out, "\n### {}, {} bits\n", word.name, word.width).unwrap();
-        writeln!(out, "{} *{}*\n", word.text, word.source).unwrap();
+        let told = explain::word(word, None);
+        writeln!(out, "\n### {}, {} bits\n", told.name, told.width).unwrap();
+        writeln!(out, "{} *{}*\n", told.text, told.source).unwrap();
         out.push_str("| bits | name | meaning |\n|---|---|---|\n");
-        for field in word.fields {
+        for field in told.fields {
             let one_bit = field.high == field.low;
             let codes: Vec<_> = field
                 .codes
                 .iter()
-                .filter(|code| !one_bit || code.value == 1)
                 .map(|code| match one_bit {
-                    true => code.cause.to_owned(),
-                    false => format!("{:#x} {}", code.value, code.name),
+                    true => code.cause.to_string(),
+                    false => format!("{:#x} {}", code.value, code.meaning),
                 })
                 .collect();
             let codes =
@@ -165,6 +167,23 @@ fn words(out: &mut String) {
             writeln!(out, "| {} | {} | {} |", bits(field.high, field.low), field.name, cell(&text))
                 .unwrap();
         }
+    }
+}
+
+/// What the device does not do, and what happens there.
+fn limits(out: &mut String) {
+    out.push_str("\n## Limits\n\n| what | bound | beyond it | source |\n|---|---|---|---|\n");
+    for row in LIMITS {
+        let (mark, why) = row.mark.parts();
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        writeln!(
+            out,
+            "| {} | {} | {} | {mark}{why} |",
+            row.name,
+            cell(row.limit),
+            cell(row.reaction)
+        )
+        .unwrap();
     }
 }
 

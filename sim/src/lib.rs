@@ -4,6 +4,8 @@
 //! Knows no operating system and no wall clock: files, screens and real time are the caller's.
 #![forbid(unsafe_code)]
 
+pub mod campaign;
+mod check;
 mod ernic_node;
 pub mod fault;
 pub mod ladder;
@@ -33,8 +35,8 @@ pub use report::{
     FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report,
 };
 pub use scenario::{
-    DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
-    Scenario, ScenarioError,
+    DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, Operations, PhaseSpec,
+    ProfileKind, Scenario, ScenarioError,
 };
 pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};

@@ -57,6 +57,7 @@ pub struct Traffic {
 /// Where a direction leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
+    /// A station.
     Station(usize),
     /// The frame's destination MAC address tells the station.
     Switch(usize),

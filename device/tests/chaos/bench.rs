@@ -1,6 +1,6 @@
 //! Two ERNICs, a wire between them that does what it is told, and software that brings them up.
 
-use softrnic_device::ernic::{Ernic, ErnicConfig, Location, ROWS, Register, Section};
+use softrnic_device::ernic::{Ernic, ErnicConfig, Location, ROWS, Register, Row, Section};
 use softrnic_device::{Memory, Nic};
 use softrnic_engine::packet::{BthFields, FRAME_LEN_MAX, Flow, Template, opcode};
 use softrnic_engine::{Nanos, Psn, Qpn, Room, Rx};
@@ -14,7 +14,8 @@ pub(crate) const RAM_LEN: usize = 0x2_0000;
 /// Local buffers, and the region that the peer may touch.
 pub(crate) const DATA: u64 = RAM + 0x1_0000;
 const REGION: u64 = RAM + 0x1_8000;
-const REGION_LEN: u32 = 0x8000;
+/// There is memory behind it that nobody was given.
+pub(crate) const REGION_LEN: u32 = 0x6000;
 pub(crate) const REGION_VA: u64 = 0x7000_0000_0000;
 pub(crate) const RKEY: u32 = 1 << 8 | 0x5A;
 const DEPTH: u32 = 8;
@@ -46,34 +47,50 @@ const CORRUPT: u8 = 2;
 const TWICE: u8 = 3;
 
 impl Side {
-    fn new(number: u8) -> Self {
-        let config = ErnicConfig { num_qp: QPS, ..ErnicConfig::default() };
+    fn new(number: u8, config: ErnicConfig) -> Self {
         let nic = Nic::ernic(config, Watched::new(RAM, RAM_LEN));
         Self { nic, number, rows: Vec::new(), last_frame: Vec::new() }
     }
 
     pub(crate) fn get(&self, register: Register, index: u16) -> u32 {
-        let exists = self.nic.device.map().count(register) != 0;
-        if exists { self.nic.read_register(Location { register, index }) } else { 0 }
+        if !self.exists(register) {
+            return 0;
+        }
+        self.nic.read_register(Location { register, index })
+    }
+
+    /// How many of a row there are to choose from.
+    pub(crate) fn count(&self, row: &Row) -> u16 {
+        match row.section {
+            Section::Qp | Section::RcQp => QPS,
+            _ => self.nic.device.map().count(row.register).max(1),
+        }
+    }
+
+    /// Whether this profile has the register.
+    fn exists(&self, register: Register) -> bool {
+        self.nic.device.map().count(register) != 0
     }
 
     pub(crate) fn set(&mut self, register: Register, index: u16, value: u32) {
+        if !self.exists(register) {
+            return;
+        }
         let offset = self.nic.device.map().offset(Location { register, index });
         self.write(offset, value);
     }
 
     /// A register write, and what it gives to the device.
     pub(crate) fn write(&mut self, offset: u32, value: u32) {
-        if offset < 0x10_0000 {
-            let row = (offset / 0x100) as u16;
-            if row < 2048 && !self.rows.contains(&row) {
-                self.rows.push(row);
-            }
-        }
         self.nic.write32(offset, value);
         match self.nic.device.map().locate(offset) {
             Some(at) => match at.register.row().section {
-                Section::Region => self.give_region(at.index),
+                Section::Region => {
+                    if !self.rows.contains(&at.index) {
+                        self.rows.push(at.index);
+                    }
+                    self.give_region(at.index);
+                }
                 Section::Global | Section::Status => self.give_global(),
                 Section::Qp | Section::RcQp => self.give_qp(at.index),
             },
@@ -164,6 +181,9 @@ impl Side {
         ];
         // The device is off: nothing happens before the last write.
         let put = |side: &mut Self, register, index, value| {
+            if !side.exists(register) {
+                return;
+            }
             let offset = side.nic.device.map().offset(Location { register, index });
             side.nic.write32(offset, value);
         };
@@ -209,7 +229,9 @@ impl Side {
             }
         }
         self.give();
-        self.set(Register::Xrnicconf, 0, 0x00C0_0021);
+        // v3.1 has the number of queue pairs here, and the port above it.
+        let old = !self.exists(Register::XrnicConfQpEn);
+        self.set(Register::Xrnicconf, 0, if old { 0x00C0_0721 } else { 0x0000_C021 });
     }
 
     /// Writes an entry where the send queue goes on, and rings.
@@ -252,7 +274,8 @@ impl Side {
         let control = self.get(Register::Qpconf, q);
         self.set(Register::Qpconf, q, control | 0x40);
         self.set(Register::Qpconf, q, (control | 0x40) & !1);
-        self.set(Register::Xrnicadconf, 0, u32::from(q) << 20 | 1);
+        let old = !self.exists(Register::XrnicConfQpEn);
+        self.set(Register::Xrnicadconf, 0, u32::from(q) << if old { 24 } else { 20 } | 1);
         for register in [
             Register::Statrqpidb,
             Register::Statrqbufca,
@@ -276,6 +299,17 @@ impl Side {
         self.set(Register::Qpconf, q, control ^ 1);
     }
 
+    /// Logic on the side ports takes what there is, and rings.
+    pub(crate) fn ports(&mut self, q: u16, index: u16) {
+        while self.nic.device.take_completions().is_some() {}
+        while self.nic.device.take_receive_doorbell().is_some() {}
+        while self.nic.device.take_side_band().is_some() {}
+        for register in [Register::Sqpi, Register::Rqci] {
+            let offset = self.nic.device.map().offset(Location { register, index: q });
+            let _ = self.nic.ring_side_band(offset, index);
+        }
+    }
+
     /// Every register can be read.
     pub(crate) fn read_all(&self) {
         self.registers();
@@ -284,9 +318,10 @@ impl Side {
     fn registers(&self) -> Vec<(Location, u32)> {
         let mut all = Vec::new();
         for row in ROWS {
+            let count = self.nic.device.map().count(row.register);
             let range = match row.section {
                 Section::Region => 0..8,
-                Section::Global | Section::Status => 0..row.words,
+                Section::Global | Section::Status => 0..count,
                 Section::Qp => 1..QPS,
                 Section::RcQp => 2..QPS,
             };
@@ -300,13 +335,14 @@ impl Side {
 }
 
 pub(crate) struct Bench {
+    config: ErnicConfig,
     pub(crate) sides: [Side; 2],
     now: Nanos,
 }
 
 impl Bench {
-    pub(crate) fn new() -> Self {
-        Self { sides: [Side::new(1), Side::new(2)], now: Nanos(0) }
+    pub(crate) fn new(config: ErnicConfig) -> Self {
+        Self { config, sides: [Side::new(1, config), Side::new(2, config)], now: Nanos(0) }
     }
 
     pub(crate) fn deliver(&mut self, to: usize, frame: &[u8]) {
@@ -364,12 +400,19 @@ impl Bench {
                 break;
             }
         }
-        let fresh = Side::new(1).registers();
+        let new = Side::new(1, self.config);
+        let fresh = new.registers();
         for side in [0, 1] {
             self.sides[side].read_all();
             self.reset(side);
             for (new, old) in fresh.iter().zip(self.sides[side].registers()) {
                 assert_eq!(*new, old, "not as after power-on");
+            }
+            // What no register shows.
+            let engine = &self.sides[side].nic.engine;
+            for (new, old) in new.nic.engine.qps().zip(engine.qps()) {
+                assert_eq!(new.attributes(), old.attributes(), "not as after power-on");
+                assert_eq!((new.state(), new.qpn()), (old.state(), old.qpn()));
             }
         }
         self.work();

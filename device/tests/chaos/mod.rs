@@ -11,7 +11,7 @@ mod memory;
 
 use bench::{Bench, QPS, Side};
 use bytes::Bytes;
-use softrnic_device::ernic::{ROWS, Section};
+use softrnic_device::ernic::{ErnicConfig, Profile, ROWS};
 use softrnic_engine::packet::opcode;
 
 /// Plays a script. Every byte string is one.
@@ -20,8 +20,8 @@ use softrnic_engine::packet::opcode;
 /// Where one of the promises above is broken.
 pub(crate) fn run(script: &[u8]) {
     let mut bytes = Bytes::new(script);
-    let mut bench = Bench::new();
-    let start = bytes.next();
+    let (start, kind) = (bytes.next(), bytes.next());
+    let mut bench = Bench::new(config(kind));
     for side in [0, 1] {
         // Mostly ready for traffic; sometimes as after power-on.
         if start >> side & 1 == 0 || start & 4 != 0 {
@@ -34,6 +34,17 @@ pub(crate) fn run(script: &[u8]) {
     bench.finish();
 }
 
+/// Mostly the default profile; a receive buffer that drains slowly now and then.
+fn config(kind: u8) -> ErnicConfig {
+    ErnicConfig {
+        num_qp: QPS,
+        profile: *Profile::ALL[usize::from(kind & 7).saturating_sub(5) % Profile::ALL.len()],
+        lenient_indices: kind & 8 != 0,
+        drain_bits_per_s: (kind & 0x30 == 0x30).then_some(1 << (kind >> 6) << 28),
+        ..ErnicConfig::default()
+    }
+}
+
 /// One thing that happens. The kinds that reach deep come more often.
 fn step(bench: &mut Bench, bytes: &mut Bytes<'_>) {
     let kind = bytes.next();
@@ -43,7 +54,7 @@ fn step(bench: &mut Bench, bytes: &mut Bytes<'_>) {
         0..=2 => {
             let (row, index) = (usize::from(bytes.next()) % ROWS.len(), element(bytes));
             let row = &ROWS[row];
-            let index = if row.section == Section::Region { index } else { index % row_count(row) };
+            let index = index % at.count(row);
             let old = at.get(row.register, index);
             let value = value(bytes, old);
             at.set(row.register, index, value);
@@ -80,16 +91,11 @@ fn step(bench: &mut Bench, bytes: &mut Bytes<'_>) {
         28 => at.release(qp(bytes)),
         29 => at.recover(qp(bytes)),
         30 => at.toggle_qp(qp(bytes)),
-        _ if bytes.next() == 0 => bench.reset(side),
-        _ => at.read_all(),
-    }
-}
-
-fn row_count(row: &softrnic_device::ernic::Row) -> u16 {
-    match row.section {
-        Section::Qp | Section::RcQp => QPS,
-        Section::Global | Section::Status => row.words,
-        Section::Region => 2048,
+        _ => match bytes.next() {
+            0 => bench.reset(side),
+            1..=0x40 => at.read_all(),
+            _ => at.ports(qp(bytes), bytes.next().into()),
+        },
     }
 }
 
@@ -161,21 +167,30 @@ fn forge(bench: &mut Bench, side: usize, bytes: &mut Bytes<'_>) {
         any => any,
     };
     let mut ext = [0; 32];
-    match bytes.next() % 4 {
+    let mut payload = None;
+    match bytes.next() % 5 {
         0 => ext.copy_from_slice(&bench::region_header(bytes.half().into(), bytes.half().into())),
         1 => ext[0] = bytes.next(),
         2 => ext.copy_from_slice(&bench::region_header(0, 8 << 20)),
+        3 => {
+            // Up to the region's last byte, or a little beyond.
+            let length = u32::from(bytes.next() % 64) * 4 + 4;
+            let beyond = u32::from(bytes.next() % 4) * 4;
+            let offset = bench::REGION_LEN - length + beyond;
+            ext.copy_from_slice(&bench::region_header(offset.into(), length));
+            payload = Some(length as usize);
+        }
         _ => {
             let some = bytes.take(32);
             ext[..some.len()].copy_from_slice(some);
         }
     }
-    let payload = match bytes.next() {
+    let payload = payload.unwrap_or_else(|| match bytes.next() {
         0 => 0,
         1 => 256,
         2 => 4096,
         near => usize::from(near) * 4,
-    };
+    });
     let flags = bytes.next();
     bench.forge(side, q, opcode, distance, flags, &ext, payload);
 }

@@ -226,6 +226,14 @@ fn a_marked_packet_asks_for_a_notification_which_software_sends_and_which_halves
     assert_eq!(bench.ends[0].get(Register::Incnppktcnt, 0), 2);
     assert_eq!(most_outstanding(&mut bench, 4), 8);
     assert_eq!(bench.ends[0].get(Register::Retrycntsts, 0), 0, "a CNP takes no PSN");
+
+    // Whoever uses the queue pair next, after its indices were cleared, has the whole window again.
+    let end = &mut bench.ends[0];
+    end.set(Register::Xrnicadconf, 0, 1);
+    end.set(Register::Sqpi, QP, 0);
+    end.set(Register::Cqhead, QP, 0);
+    end.set(Register::Xrnicadconf, 0, 0);
+    assert_eq!(most_outstanding(&mut bench, 1), 16);
 }
 
 #[test]

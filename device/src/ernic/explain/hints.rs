@@ -16,6 +16,13 @@ const HINTS: &[(Reason, &str)] = &[
         Reason::QpNotReady,
         "XRNICCONF[0], QPCONF[0], and XRNIC_CONF_QP_EN at least the queue pair's number",
     ),
+    (Reason::QpInactive, "XRNIC_CONF_QP_EN (v3.1: XRNICCONF[15:8])"),
+    (
+        Reason::ErrorBufferUnset,
+        "ERRBUFSZ, IPKTERRQSZ, OUTERRSTSQSZ or RESPERRSZ, and the base before it",
+    ),
+    (Reason::RetryBuffersTooSmall, "DATBUFBA and DATBUFSZ"),
+    (Reason::HandshakeOff, "QPCONF[4] must be 0"),
     (Reason::SourceAddress, "MACDESADD, IPDESADDR"),
     (Reason::PsnAhead, "LSTRQREQ[23:0] plus 1"),
     (Reason::ReceiverNotReady, "move RQCI on, or raise QDEPTH[31:16]"),

@@ -18,7 +18,7 @@ use softrnic_engine::explain::{
 };
 
 pub use hints::hint;
-pub use words::WORDS;
+pub use words::{WORDS, explain as word};
 
 use super::registers::Register;
 use super::row::{DeviceEffect, Effect, Field};

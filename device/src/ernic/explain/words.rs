@@ -1,26 +1,17 @@
 //! Numbers of an ERNIC that are no registers: entries of queues and buffers, keys, opcodes.
 
-use softrnic_engine::Reason;
-use softrnic_engine::explain::{Bits, Code, Word};
+use alloc::format;
+use alloc::vec::Vec;
 
+use softrnic_engine::Reason;
+use softrnic_engine::explain::{Bits, Code, CodeMeaning, Explanation, FieldMeaning, Word};
+
+use super::hint;
+use crate::ernic::errors::{FATAL_CODES, SYNDROME_BITS, SyndromeBit};
 use crate::ernic::queues::opcode;
 
-/// A check that packets fail: its bit of the error buffer's syndrome, its name, and the reason.
-macro_rules! failed {
-    ($bit:literal $name:literal $reason:ident) => {
-        Bits {
-            name: $name,
-            high: $bit,
-            low: $bit,
-            text: "this check failed",
-            note: None,
-            codes: &[
-                Code::named(0, "no"),
-                Code::new(1, "yes", Reason::$reason.row().text, Reason::$reason.row().advice),
-            ],
-        }
-    };
-}
+const ERROR_SYNDROME: &str = "ERROR_SYNDROME";
+const FATAL: &str = "FATAL";
 
 /// The table.
 pub const WORDS: &[Word] = &[
@@ -56,35 +47,24 @@ pub const WORDS: &[Word] = &[
         fields: &[Bits { codes: WQE_OPCODES, ..bits("opcode", 7, 0, "what to do") }],
     },
     Word {
-        name: "ERROR_SYNDROME",
+        name: ERROR_SYNDROME,
         aliases: &["SYNDROME", "ERRBUF_SYNDROME", "ERRBUF"],
         width: 64,
-        text: "First word of an error buffer entry: which checks a packet failed. The packet's header follows.",
-        source: "PG332, packet validation, bits 0 to 10; observed, bits 15, 20, 21 and 46; the rest is not known",
-        fields: &[
-            failed!(46 "rkey" KeyUnknown),
-            failed!(21 "psn" PsnAhead),
-            failed!(20 "access" AddressRange),
-            failed!(15 "queue_pair" QpUnknown),
-            failed!(10 "ip_length" IpLength),
-            failed!(9 "ipv4_checksum" Ipv4HeaderChecksum),
-            failed!(8 "destination_ip" DestinationIp),
-            failed!(6 "ipv4_fragment" Ipv4Fragment),
-            failed!(5 "ipv4_flags" Ipv4DontFragmentClear),
-            failed!(3 "ipv4_header_length" Ipv4HeaderLength),
-            failed!(2 "ip_version" IpVersion),
-            failed!(0 "destination_mac" DestinationMac),
-        ],
+        text: "First word of an error buffer entry: which check a packet failed. The frame's start follows.",
+        source: "PG332, packet validation, bits 0 to 10; observed, bits 15, 20, 21 and 46; chosen, bits from 48 on",
+        // One for each row of SYNDROME_BITS.
+        fields: &[],
     },
     Word {
-        name: "FATAL",
-        aliases: &["FATAL_CODE", "IPKTERR", "IPKTERRQ", "FATAL_ENTRY"],
+        name: FATAL,
+        aliases: &["FATAL_CODE", "IPKTERR", "IPKTERRQ", "FATAL_ENTRY", "OPKTERR"],
         width: 64,
-        text: "An entry of the incoming packet error status queue: which queue pair an error stopped, and why.",
-        source: "drivers, for the fields; a later guide, for codes 1, 2, 5 and 6; observed, code 0x17",
+        text: "An entry of an error status queue: which queue pair an error stopped, and why.",
+        source: "drivers, for the fields; a later guide, for codes 1, 2, 5 and 6; observed, code 0x17; the rest chosen",
         fields: &[
             bits("qp", 31, 16, "queue pair"),
-            Bits { codes: FATAL_CODES, ..bits("code", 15, 0, "why") },
+            // Its codes are the rows of FATAL_CODES.
+            bits("code", 15, 0, "why"),
         ],
     },
     Word {
@@ -129,17 +109,55 @@ const fn work(opcode: u8, name: &'static str) -> Code {
     Code::named(opcode as u64, name)
 }
 
-/// Codes of the incoming packet error status queue.
-const FATAL_CODES: &[Code] = &[
-    fatal(0x01, "opcode sequence error", Reason::OpcodeSequence),
-    fatal(0x02, "unsupported opcode", Reason::OperationUnsupported),
-    fatal(0x05, "the WQE processor met an error of our own", Reason::WorkOpcodeIllegal),
-    fatal(0x06, "the response handler met an error of our own", Reason::ResponseMalformed),
-    fatal(0x17, "no memory region has the key", Reason::KeyUnknown),
-];
+/// What a word says. The tables of the error buffer and of the error status queues stand where the
+/// device writes them.
+#[must_use]
+pub fn explain(word: &Word, value: Option<u64>) -> Explanation {
+    let mut told = word.explain(value);
+    if word.name == ERROR_SYNDROME {
+        let known = SYNDROME_BITS.iter().fold(0, |bits, row| bits | 1 << row.bit);
+        told.fields = SYNDROME_BITS.iter().rev().map(|row| syndrome_bit(row, value)).collect();
+        told.reserved = value.map_or(0, |value| value & !known);
+    } else if word.name == FATAL
+        && let Some(field) = told.fields.iter_mut().find(|field| field.name == "code")
+    {
+        let rows =
+            FATAL_CODES.iter().filter(|row| field.value.is_none_or(|v| v == row.code.into()));
+        field.codes = rows.map(|row| meaning(row.code.into(), row.text, row.reasons)).collect();
+    }
+    told
+}
 
-const fn fatal(value: u64, name: &'static str, reason: Reason) -> Code {
-    Code::new(value, name, reason.row().text, reason.row().advice)
+fn syndrome_bit(row: &SyndromeBit, value: Option<u64>) -> FieldMeaning {
+    let value = value.map(|value| value >> row.bit & 1);
+    let codes = match value {
+        Some(0) => Vec::new(),
+        _ => alloc::vec![meaning(1, "yes", row.reasons)],
+    };
+    FieldMeaning {
+        name: row.reasons[0].row().name,
+        high: row.bit,
+        low: row.bit,
+        text: format!("{} ({})", row.text, row.mark.parts().0).into(),
+        value,
+        codes,
+    }
+}
+
+/// A value that some reasons lead to: a single one says cause and advice, several are named.
+fn meaning(value: u64, text: &'static str, reasons: &[Reason]) -> CodeMeaning {
+    let (cause, advice) = match reasons {
+        [only] => {
+            let hint = hint(*only).map(|hint| format!(" Here: {hint}.")).unwrap_or_default();
+            (only.row().text.into(), format!("{}{hint}", only.row().advice).into())
+        }
+        several => {
+            let names: Vec<_> = several.iter().map(|reason| reason.row().name).collect();
+            let cause = format!("One of {}.", names.join(", "));
+            (cause.into(), "`rnic explain` with one of these names says what to do.".into())
+        }
+    };
+    CodeMeaning { value, meaning: text.into(), cause, advice }
 }
 
 /// Opcodes of send queue entries. All others are reserved.
@@ -167,11 +185,30 @@ mod tests {
         }
     }
 
+    fn word(name: &str) -> &'static Word {
+        WORDS.iter().find(|word| word.is_called(name)).expect("a word")
+    }
+
+    #[test]
+    fn every_bit_of_the_syndrome_and_every_fatal_code_is_explained() {
+        for row in SYNDROME_BITS {
+            let told = explain(word("syndrome"), Some(1 << row.bit));
+            let set: Vec<_> = told.fields.iter().filter(|field| field.value == Some(1)).collect();
+            assert_eq!((set.len(), set[0].high, told.reserved), (1, row.bit, 0));
+            assert!(!set[0].codes[0].cause.is_empty() && !set[0].codes[0].advice.is_empty());
+        }
+        assert_eq!(explain(word("syndrome"), Some(2)).reserved, 2);
+        for row in FATAL_CODES {
+            let told = explain(word("fatal"), Some(3 << 16 | u64::from(row.code)));
+            assert_eq!(told.fields[0].value, Some(3));
+            assert_eq!(told.fields[1].codes.len(), 1, "{}", row.text);
+        }
+        assert_eq!(explain(word("fatal"), None).fields[1].codes.len(), FATAL_CODES.len());
+    }
+
     #[test]
     fn a_completion_queue_entry_names_its_work_request() {
-        let cqe =
-            WORDS.iter().find(|word| word.is_called("cqe")).map(|w| w.explain(Some(0x0104_0007)));
-        let cqe = cqe.expect("a word");
+        let cqe = explain(word("cqe"), Some(0x0104_0007));
         let meanings: alloc::vec::Vec<_> = cqe
             .fields
             .iter()
