@@ -264,6 +264,7 @@ fn a_queue_pair_of_verbs_has_a_context() {
     let found = contexts.query(&mut world.a.nic, qpn).unwrap();
     assert_eq!((found.state(), found.service()), (QpState::Rts, ServiceType::Rc));
     assert_eq!((found.get(Field::Mtu), found.get(Field::RemoteQpnEen)), (3, far));
+    assert_eq!(found.get(Field::PmState), 3);
     let other = QpContext::default().with(Field::MinRnrNak, 7);
     contexts.modify(&mut world.a.nic, Command::Rts2Rts, qpn, 1 << 6, &other).unwrap();
     let again = contexts.query(&mut world.a.nic, qpn).unwrap();
