@@ -8,8 +8,9 @@ use core::fmt;
 
 use super::codes::{QpState, ServiceType};
 use super::context::At::{Main, Path};
-use super::context::{Field, FieldSet, PathField};
+use super::context::{Field, PathField};
 use super::field::Side;
+use super::field_set::FieldSet;
 
 // The table's words.
 use QpState::{Err, Init, Rst, Rtr, Rts, SqDraining, Sqd, Sqer};
