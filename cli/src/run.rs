@@ -100,11 +100,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             threads: args.threads.unwrap_or_else(campaign::all_cores).max(1),
         });
     }
-    if let Some((path, text)) = world_file(args)? {
-        return campaign::replay(path, &text, &args.out, args.json);
+    // Once: it may be a pipe.
+    let text = args.scenario.as_deref().map(read).transpose()?;
+    if let (Some(path), Some(text)) = (&args.scenario, &text)
+        && Plan::is_world(text)
+    {
+        return campaign::replay(path, text, &args.out, args.json);
     }
     let began = Instant::now();
-    let scenario = load(args)?;
+    let scenario = load(args, text.as_deref())?;
     let files = load_files(args, &scenario)?;
     let mut simulation = Simulation::new(scenario, files)?;
 
@@ -169,13 +173,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The scenario file, where it is a random world's.
-fn world_file(args: &Args) -> anyhow::Result<Option<(&Path, String)>> {
-    let Some(path) = &args.scenario else { return Ok(None) };
-    let text = read(path)?;
-    Ok(Plan::is_world(&text).then_some((path.as_path(), text)))
-}
-
 fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read the scenario {}", path.display()))
 }
@@ -187,13 +184,11 @@ fn command(args: &Args, seed: u64) -> String {
     format!("rnic run {file}--seed {seed}")
 }
 
-fn load(args: &Args) -> anyhow::Result<Scenario> {
-    let mut scenario = match &args.scenario {
-        None => Scenario::embedded()?,
-        Some(path) => {
-            let text = read(path)?;
-            Scenario::parse(&path.display().to_string(), &text)?
-        }
+/// The scenario in `text`, or the embedded one.
+fn load(args: &Args, text: Option<&str>) -> anyhow::Result<Scenario> {
+    let mut scenario = match (&args.scenario, text) {
+        (Some(path), Some(text)) => Scenario::parse(&path.display().to_string(), text)?,
+        _ => Scenario::embedded()?,
     };
     if let Some(seed) = args.seed {
         scenario.seed = seed;

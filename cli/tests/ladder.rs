@@ -202,3 +202,35 @@ fn mistakes_are_explained() {
     assert!(text(&output.stdout).contains("RoCE packets shown"));
     assert!(text(&output.stderr).contains("cut off"), "{}", text(&output.stderr));
 }
+
+/// Frames of other makers, out of golden/: hardware of three vendors, and generated ones.
+#[test]
+fn packets_of_real_cards_are_drawn() {
+    let golden = include_str!("../../golden/icrc-vectors.txt");
+    let vectors = golden.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let bytes = |hex: &str| -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
+    };
+    let mut writer = Writer::new(Vec::new(), &[Interface::default()]).unwrap();
+    let mut count = 0;
+    for (i, vector) in vectors.enumerate() {
+        let frame = bytes(vector.split_whitespace().nth(2).unwrap());
+        writer.packet(0, softrnic_engine::Nanos(i as u64 * 1000), &frame, &[]).unwrap();
+        count += 1;
+    }
+    let here = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ladder-golden.pcapng");
+    fs::write(&here, writer.finish().unwrap()).unwrap();
+    let lines = text(&ladder(&here, &["--json"]).stdout);
+    assert_eq!(lines.lines().count(), count);
+    // H02: an ACK between two cards, which is no trouble.
+    let line = |frame: usize| {
+        lines.lines().find(|line| line.starts_with(&format!("{{\"frame\":{frame},"))).unwrap()
+    };
+    assert!(line(2).contains("\"from\":\"192.168.70.4\",\"to\":\"192.168.70.6\""), "{}", line(2));
+    assert!(line(2).contains("\"opcode\":17,\"name\":\"ACKNOWLEDGE\""), "{}", line(2));
+    assert!(line(2).contains("\"marks\":[]"), "{}", line(2));
+    // P02: an ACK with payload, which no receiver takes.
+    assert!(line(6).contains("payload_not_allowed"), "{}", line(6));
+    let shown = text(&ladder(&here, &[]).stdout);
+    assert!(shown.contains(&format!("{count} of {count} RoCE packets shown")), "{shown}");
+}

@@ -74,3 +74,30 @@ fn names_from_the_scenario_cannot_become_markup() {
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&amp;"));
     assert!(!page.contains("<script>alert") && !page.contains("<b>\u{1b}"));
 }
+
+#[test]
+fn a_phase_that_fails_is_shown_however_much_happened_before() {
+    let (head, _) = TROUBLE.split_once("[[phase]]").unwrap();
+    let phase = "[[phase]]\nfrom = \"alpha\"\nto = \"beta\"\noperation = \"send\"\nsize = 4000\ncount = 50\n\
+                 path_mtu = 1024\nloss = 0.05\n";
+    let last = "[[phase]]\nname = \"the last\"\nfrom = \"alpha\"\nto = \"beta\"\noperation = \"write\"\nsize = 64\n\
+                count = 1\n[[fault]]\naction = \"corrupt\"\nphase = \"the last\"\nnode = \"alpha\"\n\
+                field = \"payload\"\nvalue = 0\nicrc = \"redo\"\n";
+    let (page, passed) = page("last", &format!("{head}{}{last}", phase.repeat(10)));
+    assert!(!passed);
+    let (_, end) = page.split_once("<section id=\"phase-11\"").unwrap();
+    assert!(end.contains("<h4>the last packets before the phase failed</h4>"));
+    assert!(end.contains("bytes differ") && end.contains("WRITE_ONLY"));
+    assert!(page.matches("class=\"ladder\"").count() <= 36);
+}
+
+#[test]
+fn a_fault_at_the_face_is_a_row_beside_the_packets() {
+    let (head, _) = TROUBLE.split_once("[[phase]]").unwrap();
+    let phase = "[[phase]]\nfrom = \"alpha\"\nto = \"beta\"\noperation = \"write\"\nsize = 64\ncount = 8\n\
+                 [[fault]]\naction = \"hold_completion\"\nnode = \"alpha\"\nfor_ns = 50000\nnth = 3\n";
+    let (page, passed) = page("face", &format!("{head}{phase}"));
+    assert!(passed);
+    assert!(page.contains("<div class=\"row remark fault\">"));
+    assert!(page.contains("alpha: fault 1, hold completion for 50000 ns"));
+}

@@ -10,7 +10,7 @@ use softrnic_device::ernic::{
 };
 use softrnic_device::{Nic, Ram};
 use softrnic_engine::packet::FRAME_LEN_MAX;
-use softrnic_engine::{Nanos, Reason, Room, Rx};
+use softrnic_engine::{Nanos, Qpn, Reason, Room, Rx};
 
 const GOLDEN: &str = include_str!("../../golden/ernic-registers.csv");
 
@@ -416,4 +416,20 @@ proptest::proptest! {
             proptest::prop_assert_eq!(nic.read32(map.offset(location)), expected, "{}", row.name);
         }
     }
+}
+
+/// Found by the fuzz target `ernic`: a queue pair whose own registers nobody had written stayed active,
+/// and refused packets as switched off instead of as above the number of active ones.
+#[test]
+fn a_reset_forgets_how_many_queue_pairs_were_active() {
+    let config = ErnicConfig { num_qp: 8, ..ErnicConfig::default() };
+    let mut nic = Nic::ernic(config, Ram::new(0x1000, 0x1000));
+    let disabled =
+        |nic: &Nic<_, Ram>| nic.engine.qp(Qpn::new(3)).map(|qp| qp.attributes().policy.disabled);
+    let fresh = disabled(&nic);
+    let at = Location { register: Register::XrnicConfQpEn, index: 0 };
+    nic.write32(nic.device.map().offset(at), 7);
+    assert_ne!(disabled(&nic), fresh);
+    nic.reset();
+    assert_eq!(disabled(&nic), fresh);
 }

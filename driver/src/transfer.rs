@@ -5,7 +5,7 @@
 
 use crate::device::Ernic;
 use crate::error::Error;
-use crate::platform::Platform;
+use crate::platform::{DmaBuffer, Platform};
 use crate::qp::{IndexSource, QpNumber, lookup};
 use crate::queue::{
     CQE_BYTES, Cqe, INLINE_BYTES, Local, Opcode, Request, WQE_BYTES, advance, check, distance,
@@ -161,6 +161,14 @@ impl<P: Platform> Ernic<P> {
         let element = q.taken - 1;
         let at = u64::from(element) * u64::from(q.element_len);
         Ok(Some(Received { bus: q.memory.rq.bus + at, element, len_max: q.element_len }))
+    }
+
+    /// Where the elements of the receive queue are, one after the other.
+    ///
+    /// # Errors
+    /// The queue pair does not exist.
+    pub fn receive_elements(&mut self, qp: QpNumber) -> Result<DmaBuffer, Error> {
+        Ok(self.queue_pair(qp)?.memory.rq)
     }
 
     /// Gives the `count` oldest taken elements back to the device (RQCI, written once).

@@ -581,9 +581,10 @@ impl Engine {
         while let Some(slot) = self.next_ready(face) {
             let slot = slot as usize;
             let qp = &mut self.qps[slot];
-            qp.queued = false;
             // It may have been disabled or destroyed since it was put on the list.
             if !qp.exists || !qp.attributes.enabled {
+                qp.queued = false;
+                self.ready.pop_front();
                 continue;
             }
             let paused = self.pauses.paused();
@@ -607,9 +608,17 @@ impl Engine {
                     congestion::left(qp, now, train);
                 }
             }
-            if sent.is_none() && paused != 0 && qp.wants_to_send() {
-                qp.queued = true;
-                self.held.push_back(slot as u32);
+            // The turn is over. A queue pair that is alone on the list stays where it is.
+            let more = qp.wants_to_send();
+            let hold = more && sent.is_none() && paused != 0;
+            if !more || hold || self.ready.len() > 1 {
+                self.ready.pop_front();
+                qp.queued = more;
+                if hold {
+                    self.held.push_back(slot as u32);
+                } else if more {
+                    self.ready.push_back(slot as u32);
+                }
             }
             self.settle(slot);
             if sent.is_some() {
@@ -621,12 +630,13 @@ impl Engine {
 }
 
 impl Engine {
+    /// The queue pair whose turn it is; it stays on the list.
     #[inline(always)]
     fn next_ready(&mut self, face: &mut impl Face) -> Option<u32> {
         while let Some(qpn) = face.released() {
             self.kick(qpn);
         }
-        self.ready.pop_front()
+        self.ready.front().copied()
     }
 
     #[inline]

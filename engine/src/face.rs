@@ -108,6 +108,21 @@ pub enum WorkOpcode {
     RawFrame,
 }
 
+impl WorkOpcode {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Send,
+        Self::SendImm,
+        Self::SendInv,
+        Self::Write,
+        Self::WriteImm,
+        Self::Read,
+        Self::CompareSwap,
+        Self::FetchAdd,
+        Self::RawFrame,
+    ];
+}
+
 /// What the peer wants to do with a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {

@@ -12,7 +12,9 @@ use crate::counters::Counter;
 use crate::credits::Limit;
 use crate::datagram;
 use crate::engine::{Port, Room, Train};
-use crate::face::{Completion, CompletionKind, Event, Face, Fetch, Hold, Status, Work, WorkOpcode};
+use crate::face::{
+    Completion, CompletionKind, Event, Face, Fetch, Hold, Place, Status, Work, WorkOpcode,
+};
 use crate::numbers::{Nanos, Psn, Qpn, rnr_timer_ns};
 use crate::packet::{
     BthFields, Ext, OpcodeRow, Operation, Packet, Position, Syndrome, icrc, nak_code, opcode, parse,
@@ -375,10 +377,44 @@ fn flush_queue(qp: &mut Qp, face: &mut impl Face) {
 
 // What leaves.
 
+/// BTH.OpCode of each work request's packets on RC, by [`Position`]. `None` for raw frames.
+const REQUESTS: [[Option<u8>; 4]; WorkOpcode::ALL.len()] = {
+    let mut table = [[None; 4]; WorkOpcode::ALL.len()];
+    let mut cell = 0;
+    while cell < 4 * table.len() {
+        let (what, position) = (WorkOpcode::ALL[cell / 4], Position::ALL[cell % 4]);
+        table[what as usize][position as usize] = request(what, position);
+        cell += 1;
+    }
+    table
+};
+
+/// Immediate data and a key to invalidate are in a message's last packet only.
+const fn request(what: WorkOpcode, position: Position) -> Option<u8> {
+    let last = position.ends();
+    let (operation, imm, inv) = match what {
+        WorkOpcode::Send => (Operation::Send, false, false),
+        WorkOpcode::SendImm => (Operation::Send, last, false),
+        WorkOpcode::SendInv => (Operation::Send, false, last),
+        WorkOpcode::Write => (Operation::Write, false, false),
+        WorkOpcode::WriteImm => (Operation::Write, last, false),
+        WorkOpcode::Read => (Operation::ReadRequest, false, false),
+        WorkOpcode::CompareSwap => (Operation::CompareSwap, false, false),
+        WorkOpcode::FetchAdd => (Operation::FetchAdd, false, false),
+        WorkOpcode::RawFrame => return None,
+    };
+    opcode::rc(operation, position, imm, inv)
+}
+
 /// What the next packet is; plain values, so that nothing is borrowed while it is written.
 struct Plan {
     row: &'static OpcodeRow,
+    /// Where the payload comes from.
+    local: Place,
     packet: u32,
+    /// Packets of the message.
+    packets: u32,
+    takes_receive: bool,
     /// Bytes of the message before this packet.
     offset: u32,
     payload_len: u32,
@@ -474,18 +510,18 @@ fn write_packet(
 ) -> Result<(usize, usize), Unsent> {
     let broken = |reason| Unsent::Never(Status::LocalQpOperation, reason);
     let template = qp.template.as_ref().ok_or(broken(Reason::PathIncomplete))?;
-    let Some(entry) = qp.requester.entry(qp.requester.cursor) else { return Err(Unsent::NotNow) };
     let payload_at = template.len() - 12 + usize::from(plan.row.header_len);
     let payload_len = plan.payload_len as usize;
     let len = template.frame_len(plan.row, payload_len);
     let frame = room.bytes.get_mut(..len).ok_or(broken(Reason::FrameTooLong))?;
     if payload_len != 0 {
         let out = &mut frame[payload_at..payload_at + payload_len];
-        let gathered = face.gather(qp.qpn, entry.work.local, plan.offset, out);
+        let gathered = face.gather(qp.qpn, plan.local, plan.offset, out);
         gathered.map_err(Unsent::of_own_bytes)?;
         plan.bth.ack_request |= face.wants_acknowledgement();
     }
     if plan.row.ext != Ext::NONE {
+        let entry = qp.requester.entry(qp.requester.cursor).ok_or(Unsent::NotNow)?;
         write_extensions(plan, &entry.work, &mut frame[template.len()..payload_at]);
     }
     template.finish(frame, plan.row, payload_len, plan.bth);
@@ -582,19 +618,8 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
         (false, false) => Position::Middle,
         (false, true) => Position::Last,
     };
-    let (operation, imm, inv) = match entry.work.opcode {
-        WorkOpcode::Send => (Operation::Send, false, false),
-        WorkOpcode::SendImm => (Operation::Send, last, false),
-        WorkOpcode::SendInv => (Operation::Send, false, last),
-        WorkOpcode::Write => (Operation::Write, false, false),
-        WorkOpcode::WriteImm => (Operation::Write, last, false),
-        WorkOpcode::Read => (Operation::ReadRequest, false, false),
-        WorkOpcode::CompareSwap => (Operation::CompareSwap, false, false),
-        WorkOpcode::FetchAdd => (Operation::FetchAdd, false, false),
-        WorkOpcode::RawFrame => return None,
-    };
     let unreliable = qp.attributes.service == Service::Uc;
-    let value = opcode::rc(operation, position, imm, inv)?;
+    let value = REQUESTS[entry.work.opcode as usize][position as usize]?;
     let row = opcode::row(if unreliable { value + opcode::UC_BASE } else { value });
     let every = policy.ack_request_every;
     // Rule Q-04: the packet after which the window is full asks, when it is sent again too.
@@ -610,12 +635,15 @@ fn plan(qp: &mut Qp, face: &mut impl Face) -> Option<Plan> {
         || fills_window;
     Some(Plan {
         row,
+        local: entry.work.local,
         packet: k,
+        packets: entry.packets,
+        takes_receive: entry.takes_receive(),
         offset: entry.offset(k),
         payload_len: if reads { 0 } else { entry.payload_len(k) },
         bth: BthFields {
             psn,
-            solicited: entry.work.solicited && last && (operation == Operation::Send || imm),
+            solicited: entry.work.solicited && last && entry.takes_receive(),
             migrated: true,
             ack_request: asks && !unreliable,
             becn: false,
@@ -667,7 +695,9 @@ fn take_work(qp: &mut Qp, face: &mut impl Face) -> bool {
     requester.cursor = requester.tail;
     requester.cursor_packet = 0;
     requester.tail = requester.tail.wrapping_add(1);
-    fail_head_if_due(qp, face);
+    if failed.is_some() {
+        fail_head_if_due(qp, face);
+    }
     !matches!(qp.state, State::Error | State::Sqe)
 }
 
@@ -737,7 +767,7 @@ fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
         requester.next_psn = plan.bth.psn.plus(plan.psns);
         if plan.packet == 0 {
             requester.ssn = (requester.ssn + 1) & 0x00FF_FFFF;
-            if !requester.entry(requester.cursor).is_some_and(InFlight::takes_receive) {
+            if !plan.takes_receive {
                 requester.credits.uncounted();
             }
         }
@@ -752,8 +782,7 @@ fn sent(qp: &mut Qp, now: Nanos, plan: &Plan) {
         }
     }
     requester.cursor_packet += 1;
-    let packets = requester.entry(requester.cursor).map_or(0, |entry| entry.packets);
-    if reads || requester.cursor_packet >= packets {
+    if reads || requester.cursor_packet >= plan.packets {
         requester.cursor = requester.cursor.wrapping_add(1);
         requester.cursor_packet = 0;
     }

@@ -7,7 +7,9 @@ use softrnic_driver::{
     Completion, DeviceConfig, Ernic, Local, Map, QpConfig, QpNumber, RegionAccess, RegionConfig,
     Remote,
 };
-use softrnic_engine::{Engine, Nanos, PathMtu, REASON_ROWS, Room, Rx, State, Train, Verdict};
+use softrnic_engine::{
+    Engine, Nanos, PathMtu, REASON_ROWS, Reason, Room, Rx, State, Train, Verdict,
+};
 
 use crate::fault::AtFace;
 use crate::model::Model;
@@ -23,6 +25,8 @@ pub(crate) struct ErnicNode {
     area: Area,
     qp: Option<QpNumber>,
     completions: Vec<Completion>,
+    /// Retries that had run out when the queue pair was last made new.
+    given_up_before: u64,
 }
 
 impl ErnicNode {
@@ -66,11 +70,17 @@ impl ErnicNode {
         })?;
         let area = Area { address: bus, len: area_len, rkey: region.rkey };
         let completions = vec![Completion::default(); 64];
-        Ok(Self { driver, area, qp: None, completions })
+        Ok(Self { driver, area, qp: None, completions, given_up_before: 0 })
     }
 
     fn nic(&mut self) -> &mut Nic<ErnicDevice, Ram> {
         &mut self.driver.platform_mut().nic
+    }
+
+    /// How often the retries of a queue pair have run out.
+    fn given_up(&self) -> u64 {
+        let faults = self.driver.platform().nic.device.faults();
+        [Reason::RetryExceeded, Reason::RnrRetryExceeded].map(|r| faults[r as usize]).iter().sum()
     }
 
     fn qp(&self) -> Result<QpNumber, NodeError> {
@@ -155,11 +165,14 @@ impl Node for ErnicNode {
 
     fn completions(&mut self, out: &mut Vec<Done>) -> Result<(), NodeError> {
         let qp = self.qp()?;
+        // A CQE has no status: the device's count of reasons tells.
+        let given_up = self.given_up();
+        let gave_up = given_up > self.given_up_before;
         loop {
             let count = self.driver.poll_completions(qp, &mut self.completions)?;
             for done in &self.completions[..count] {
                 let error = done.failed.then(|| "the CQE's error flag is set".to_owned());
-                out.push(Done { id: done.wrid, error });
+                out.push(Done { id: done.wrid, error, gave_up: done.failed && gave_up });
             }
             if count < self.completions.len() {
                 return Ok(());
@@ -181,6 +194,21 @@ impl Node for ErnicNode {
     fn release(&mut self, _: &Arrived) -> Result<(), NodeError> {
         let qp = self.qp()?;
         Ok(self.driver.release_receive(qp, 1)?)
+    }
+
+    fn flush(&mut self) -> Result<(), NodeError> {
+        let qp = self.qp()?;
+        Ok(self.driver.flush_qp(qp)?)
+    }
+
+    fn reset(&mut self) -> Result<(), NodeError> {
+        let qp = self.qp()?;
+        self.given_up_before = self.given_up();
+        self.driver.recover_qp(qp)?;
+        // A message that did not arrive whole may have left its first part.
+        let elements = self.driver.receive_elements(qp)?;
+        self.memory_mut().slice_mut(elements.bus, elements.len)?.fill(0);
+        Ok(())
     }
 
     fn trouble(&mut self) -> Option<String> {

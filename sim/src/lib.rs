@@ -35,8 +35,8 @@ pub use report::{
     FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report,
 };
 pub use scenario::{
-    DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, PhaseSpec, ProfileKind,
-    Scenario, ScenarioError,
+    DEFAULT_SCENARIO, Expect, FaceKind, LinkSpec, NodeSpec, OperationKind, Operations, PhaseSpec,
+    ProfileKind, Scenario, ScenarioError,
 };
 pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};

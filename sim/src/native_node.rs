@@ -176,7 +176,9 @@ impl Node for NativeNode {
         loop {
             let count = self.nic.poll_cq(cq, &mut self.polled)?;
             for done in &self.polled[..count] {
-                out.push(Done { id: done.wr_id as u16, error: error_of(done) });
+                let gave_up =
+                    matches!(done.status, Status::RetryExceeded | Status::RnrRetryExceeded);
+                out.push(Done { id: done.wr_id as u16, error: error_of(done), gave_up });
             }
             if count < self.polled.len() {
                 return Ok(());
@@ -205,6 +207,23 @@ impl Node for NativeNode {
         let sges = &[qp.buffer(arrived.element)];
         let request = RecvRequest { wr_id: arrived.element.into(), sges };
         self.nic.post_recv(qp.qpn, &request)?;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), NodeError> {
+        Ok(self.nic.set_state(self.qp()?.qpn, State::Error)?)
+    }
+
+    fn reset(&mut self) -> Result<(), NodeError> {
+        let qp = self.qp()?;
+        self.nic.set_state(qp.qpn, State::Reset)?;
+        for cq in [qp.send_cq, qp.recv_cq] {
+            while self.nic.poll_cq(cq, &mut self.polled)? > 0 {}
+        }
+        // A message that did not arrive whole may have left its first part.
+        let len = u64::from(qp.plan.rq_depth) * u64::from(qp.plan.rq_element_len);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.nic.memory.slice_mut(qp.buffers.va, len)?.fill(0);
         Ok(())
     }
 

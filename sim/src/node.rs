@@ -78,6 +78,8 @@ pub(crate) struct Done {
     pub(crate) id: u16,
     /// What went wrong, in words.
     pub(crate) error: Option<String>,
+    /// The peer could not be reached, or was not ready, within the retries: 12 or 13.
+    pub(crate) gave_up: bool,
 }
 
 /// A message in a receive buffer.
@@ -117,6 +119,10 @@ pub(crate) trait Node: Station {
     fn receive(&mut self) -> Result<Option<Arrived>, NodeError>;
     /// Gives a receive buffer back.
     fn release(&mut self, arrived: &Arrived) -> Result<(), NodeError>;
+    /// Completes everything that was announced, whether or not the queue pair still works.
+    fn flush(&mut self) -> Result<(), NodeError>;
+    /// Makes the queue pair new again, to be connected; what was not taken is forgotten.
+    fn reset(&mut self) -> Result<(), NodeError>;
     /// Why the queue pair no longer works, if it does not.
     fn trouble(&mut self) -> Option<String>;
     /// Where messages are.

@@ -11,21 +11,36 @@ pub(crate) const POISON: u8 = 0xA5;
 /// The messages of a phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
-    /// Bytes that follow from a number that stands for seed and phase.
-    Pattern(u64),
+    /// Bytes that follow from a number that stands for seed and phase; lengths, too, from this least
+    /// one on, where there is one.
+    Pattern(u64, Option<u32>),
     /// A file, cut into chunks.
     File(&'a [u8]),
 }
 
 impl<'a> Payload<'a> {
-    pub(crate) const fn pattern(seed: u64, phase: u64) -> Self {
-        Self::Pattern(mix(seed ^ mix(phase + 1)))
+    pub(crate) const fn pattern(seed: u64, phase: u64, size_min: Option<u32>) -> Self {
+        Self::Pattern(mix(seed ^ mix(phase + 1)), size_min)
     }
 
-    /// Length of a message, for a phase whose messages are `size` long.
+    /// A number for each message, to choose what it does.
+    pub(crate) const fn draw(&self, message: u64) -> u64 {
+        match self {
+            Self::Pattern(base, _) => mix(mix(*base ^ mix(message + 1)) + 1),
+            Self::File(_) => 0,
+        }
+    }
+
+    /// Length of a message, for a phase whose messages are `size` long, or up to that.
     pub(crate) fn len(&self, message: u64, size: u32) -> u32 {
         match self {
-            Self::Pattern(_) => size,
+            Self::Pattern(_, None) => size,
+            Self::Pattern(_, Some(min)) => {
+                // As many short ones as long ones: the range shrinks by up to 15 halvings.
+                let drawn = mix(self.draw(message));
+                let range = u64::from(size - min) >> (drawn & 15);
+                min + ((drawn >> 8) % (range + 1)) as u32
+            }
             Self::File(bytes) => {
                 let left = (bytes.len() as u64).saturating_sub(message * u64::from(size));
                 u32::try_from(left).unwrap_or(u32::MAX).min(size)
@@ -36,7 +51,7 @@ impl<'a> Payload<'a> {
     /// Writes a message; `out` is as long as it.
     pub(crate) fn fill(&self, message: u64, size: u32, out: &mut [u8]) {
         match self {
-            Self::Pattern(base) => fill_pattern(mix(base ^ mix(message + 1)), out),
+            Self::Pattern(base, _) => fill_pattern(mix(base ^ mix(message + 1)), out),
             Self::File(bytes) => {
                 let start = usize::try_from(message * u64::from(size)).unwrap_or(usize::MAX);
                 let chunk = bytes.get(start..).and_then(|rest| rest.get(..out.len()));
@@ -79,7 +94,7 @@ mod tests {
 
     fn message(phase: u64, number: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        Payload::pattern(7, phase).fill(number, len as u32, &mut bytes);
+        Payload::pattern(7, phase, None).fill(number, len as u32, &mut bytes);
         bytes
     }
 
@@ -91,6 +106,15 @@ mod tests {
         assert_ne!(one, message(0, 1, 4096));
         assert_ne!(one[..64], one[64..128]);
         assert_eq!(one[..13], message(0, 0, 13));
+    }
+
+    #[test]
+    fn sizes_differ_within_their_bounds_and_reach_both() {
+        let payload = Payload::pattern(7, 0, Some(1));
+        let sizes: Vec<_> = (0..10_000).map(|n| payload.len(n, 5_000)).collect();
+        assert!(sizes.iter().all(|size| (1..=5_000).contains(size)));
+        assert!(sizes.contains(&1) && sizes.iter().any(|&size| size > 4_900));
+        assert_eq!(Payload::pattern(7, 0, Some(64)).len(3, 64), 64);
     }
 
     #[test]

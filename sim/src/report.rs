@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
 
-use crate::scenario::{FaceKind, OperationKind};
+use crate::scenario::{FaceKind, Operations};
 use crate::series::Series;
 
 /// A whole run.
@@ -63,7 +63,7 @@ pub struct PhaseReport {
     /// Face of the posting node.
     pub face: FaceKind,
     /// What the messages did.
-    pub operation: OperationKind,
+    pub operation: Operations,
     /// Path MTU in bytes.
     pub path_mtu: u32,
     /// PSN of the first request packet.
@@ -80,7 +80,11 @@ pub struct PhaseReport {
     pub expected_messages: u64,
     /// Messages that arrived, were completed, and were compared byte by byte without a difference.
     pub messages: u64,
-    /// Bytes of those messages.
+    /// Messages that were given up with their queue pair, because the peer could not be reached.
+    pub given_up: u64,
+    /// How often both ends connected again.
+    pub reconnects: u32,
+    /// Bytes of those messages that arrived.
     pub bytes: u64,
     /// Frames on the link in both directions, lost ones included.
     pub frames: u64,

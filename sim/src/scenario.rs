@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use softrnic_engine::{PathMtu, Psn, ack_timeout_ns};
 use toml::Spanned;
 
@@ -112,7 +112,63 @@ pub enum OperationKind {
     Read,
 }
 
-/// A run of equal messages over one pair of queue pairs.
+/// What the messages of a phase do, all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operations {
+    /// All the same.
+    Only(OperationKind),
+    /// Each of them one of the three, by the seed.
+    Mixed,
+}
+
+impl Operations {
+    const ALL: [(&'static str, Self); 4] = [
+        ("send", Self::Only(OperationKind::Send)),
+        ("write", Self::Only(OperationKind::Write)),
+        ("read", Self::Only(OperationKind::Read)),
+        ("mixed", Self::Mixed),
+    ];
+
+    /// Its word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, operations)| *operations == self).map_or("", |(name, _)| name)
+    }
+
+    /// What a message does for which this number was drawn.
+    pub(crate) const fn pick(self, drawn: u64) -> OperationKind {
+        match self {
+            Self::Only(operation) => operation,
+            Self::Mixed => match drawn % 3 {
+                0 => OperationKind::Send,
+                1 => OperationKind::Write,
+                _ => OperationKind::Read,
+            },
+        }
+    }
+
+    /// Whether there may be SENDs among them.
+    const fn may_send(self) -> bool {
+        matches!(self, Self::Mixed | Self::Only(OperationKind::Send))
+    }
+}
+
+impl Serialize for Operations {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Operations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const NAMES: [&str; 4] = ["send", "write", "read", "mixed"];
+        let word = String::deserialize(deserializer)?;
+        let known = Self::ALL.into_iter().find(|(name, _)| *name == word);
+        known.map(|(_, it)| it).ok_or_else(|| serde::de::Error::unknown_variant(&word, &NAMES))
+    }
+}
+
+/// A run of messages over one pair of queue pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhaseSpec {
     /// Its name.
@@ -122,11 +178,13 @@ pub struct PhaseSpec {
     /// Its peer.
     pub to: usize,
     /// What the messages do.
-    pub operation: OperationKind,
+    pub operation: Operations,
     /// Number of messages; for a file, set by its length.
     pub count: u64,
     /// Bytes of a message; of the last one less, where a file ends there.
     pub size: u32,
+    /// Where sizes differ, by the seed: bytes of the shortest, while `size` is the longest.
+    pub size_min: Option<u32>,
     /// Work requests in flight at most.
     pub outstanding: u32,
     /// Path MTU.
@@ -145,6 +203,9 @@ pub struct PhaseSpec {
     pub ack_timeout: u8,
     /// Retries without progress before the queue pair fails.
     pub retry_count: u8,
+    /// How often both ends connect again, where the queue pair ended because the peer could not be
+    /// reached (status 12 or 13). What was in flight then is given up, and the phase goes on.
+    pub reconnects_max: u32,
     /// Virtual time after which the phase is given up.
     pub limit_ns: u64,
     /// A file whose bytes are carried instead of a pattern.
@@ -347,9 +408,10 @@ struct RawPhase {
     name: Option<String>,
     from: String,
     to: String,
-    operation: OperationKind,
+    operation: Operations,
     count: Option<u64>,
     size: u32,
+    size_min: Option<u32>,
     outstanding: Option<u32>,
     path_mtu: Option<u32>,
     ip: Option<u8>,
@@ -360,6 +422,7 @@ struct RawPhase {
     ack_timeout: Option<u8>,
     retry_count: Option<u8>,
     loss: Option<f64>,
+    reconnects: Option<u32>,
     limit_ms: Option<u64>,
     file: Option<String>,
     #[serde(default)]
@@ -512,6 +575,7 @@ fn check_phase(
         operation: raw.operation,
         count,
         size: raw.size,
+        size_min: raw.size_min,
         outstanding,
         path_mtu,
         ipv6: ip == 6,
@@ -521,6 +585,7 @@ fn check_phase(
         first_psn: Psn::new(first_psn),
         ack_timeout,
         retry_count,
+        reconnects_max: raw.reconnects.unwrap_or(0),
         limit_ns: limit_ns.ok_or_else(|| table.error("limit_ms", " is 0 or far too long"))?,
         file: raw.file.clone(),
         expect: raw.expect,
@@ -550,9 +615,14 @@ fn check_counts(table: &Table<'_>, raw: &RawPhase) -> Result<(u64, u32), Scenari
         &format!(" must be from 1 to {OUTSTANDING_MAX}"),
     )?;
     table.require(
-        raw.file.is_none() || raw.operation != OperationKind::Read,
+        raw.file.is_none()
+            || raw.operation == Operations::Only(OperationKind::Send)
+            || raw.operation == Operations::Only(OperationKind::Write),
         "file",
-        " is carried by operation = \"send\" or \"write\", not by \"read\"",
+        &format!(
+            " is carried by operation = \"send\" or \"write\", not by {:?}",
+            raw.operation.name()
+        ),
     )?;
     Ok((count, outstanding))
 }
@@ -564,6 +634,14 @@ fn check_size(table: &Table<'_>, raw: &RawPhase, ernic: bool) -> Result<(), Scen
     );
     table.require(!ernic || (1..=ERNIC_MESSAGE_LEN_MAX).contains(&raw.size), "size", &message)?;
     table.require(raw.file.is_none() || raw.size > 0, "size", " of a file's chunk cannot be 0")?;
+    let least = u32::from(ernic);
+    table.require(
+        raw.size_min.is_none_or(|min| (least..=raw.size).contains(&min)),
+        "size_min",
+        &format!(" must be from {least} to size"),
+    )?;
+    let message = " contradicts file: a file's chunks are of one size";
+    table.require(raw.size_min.is_none() || raw.file.is_none(), "size_min", message)?;
     let message = format!(" must be at most {MESSAGE_LEN_MAX} (256 MiB)");
     table.require(raw.size <= MESSAGE_LEN_MAX, "size", &message)
 }
@@ -574,7 +652,7 @@ fn check_receive_ring(
     outstanding: u32,
     ernic: bool,
 ) -> Result<(u16, u32), ScenarioError> {
-    if raw.operation != OperationKind::Send {
+    if !raw.operation.may_send() {
         for (key, given) in
             [("rq_depth", raw.rq_depth.is_some()), ("rq_element_len", raw.rq_element_len.is_some())]
         {

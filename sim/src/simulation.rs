@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
 use softrnic_engine::explain::opcode_name;
-use softrnic_engine::{Counter, Nanos, Qpn, REASON_ROWS, Reason};
+use softrnic_engine::{
+    Counter, Nanos, Psn, Qpn, REASON_ROWS, Reason, ack_timeout_ns, rnr_timer_ns,
+};
 
 use crate::ernic_node::ErnicNode;
-use crate::fault::{Injector, Tally};
+use crate::fault::{Firing, Injector, Tally};
 use crate::ladder::{Mark, Remark, describe_frame};
 use crate::link::Traffic;
 use crate::native_node::NativeNode;
@@ -20,7 +22,7 @@ use crate::payload::{POISON, Payload, difference};
 use crate::report::{
     FaultReport, FileReport, FiringReport, Latency, NodeReport, PhaseReport, RefusedPacket, Report,
 };
-use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, PhaseSpec, Scenario};
+use crate::scenario::{FaceKind, GUARD_LEN, OperationKind, Operations, PhaseSpec, Scenario};
 use crate::series::{Carried, Series};
 use crate::state::WorldState;
 use crate::world::{Activity, Fate, Observer, PacketId, Sighting, World};
@@ -94,7 +96,7 @@ impl Simulation {
         let phase = self.scenario.phases.get(index)?;
         let payload = match phase.file.as_ref().and_then(|name| self.files.get(name)) {
             Some(bytes) => Payload::File(bytes),
-            None => Payload::pattern(self.scenario.seed, index as u64),
+            None => Payload::pattern(self.scenario.seed, index as u64, phase.size_min),
         };
         self.world.start_phase(index);
         let watch = Watch::new(observer, phase.from, self.world.now());
@@ -248,7 +250,16 @@ struct Run<'a> {
     before: Traffic,
     posted: u64,
     completed: u64,
+    /// The SEND that should arrive next.
     received: u64,
+    /// Messages that ended with their queue pair, and how many of them were compared before that.
+    given_up: u64,
+    given_up_verified: u64,
+    reconnects: u32,
+    /// The connection has been flushed: receives without a message come back.
+    flushed: bool,
+    /// Since when the oldest packet in flight waits for its acknowledgement, and its PSN.
+    waiting: (Nanos, Psn),
     verified: u64,
     verified_bytes: u64,
     /// When the message in each slot was posted.
@@ -260,10 +271,12 @@ struct Run<'a> {
     /// What a message should be.
     expected: Vec<u8>,
     done: Vec<Done>,
-    /// The posting node's queue pair.
-    qpn: Qpn,
+    /// The queue pairs of the posting node and of its peer.
+    qpns: [Qpn; 2],
     /// Its ACK timer's expiries.
     timeouts: u32,
+    /// Fault rules at a face: firings that were told, the rule's number and its words.
+    face_rules: Vec<(usize, usize, String)>,
 }
 
 impl<'a> Run<'a> {
@@ -275,7 +288,13 @@ impl<'a> Run<'a> {
         watch: Watch<'a>,
     ) -> Self {
         let now = world.now();
+        let tallies: Vec<_> = world.faults().tallies().map(|tally| tally.firings.len()).collect();
+        let rules = world.faults().rules().iter().enumerate();
+        let at_face = rules.filter(|(_, rule)| rule.action.at_face()).map(|(i, _)| i);
+        let labels = scenario.fault_labels();
+        let face_rules = at_face.map(|i| (tallies[i], i, labels[i].clone())).collect();
         Self {
+            face_rules,
             before: sum(world.sent(phase.from), world.sent(phase.to)),
             scenario,
             phase,
@@ -287,6 +306,11 @@ impl<'a> Run<'a> {
             posted: 0,
             completed: 0,
             received: 0,
+            given_up: 0,
+            given_up_verified: 0,
+            reconnects: 0,
+            flushed: false,
+            waiting: (now, phase.first_psn),
             verified: 0,
             verified_bytes: 0,
             posted_at: vec![now; phase.outstanding as usize],
@@ -297,7 +321,7 @@ impl<'a> Run<'a> {
             failure_count: 0,
             expected: vec![0; phase.size as usize],
             done: Vec::new(),
-            qpn: Qpn::new(0),
+            qpns: [Qpn::new(0); 2],
             timeouts: 0,
         }
     }
@@ -316,10 +340,8 @@ impl<'a> Run<'a> {
         let phase = self.phase;
         let ends = [phase.from, phase.to];
         for end in ends {
+            self.poison(end)?;
             let node = self.world.station_mut(end);
-            let area = node.area();
-            let area_len = usize::try_from(area.len).unwrap_or(usize::MAX);
-            node.memory_mut().slice_mut(area.address, area_len)?.fill(POISON);
             node.set_vlan(phase.vlan.or(self.scenario.nodes[end].vlan));
         }
         let plan = QpPlan {
@@ -334,13 +356,106 @@ impl<'a> Run<'a> {
         for (qpn, end) in qpns.iter_mut().zip(ends) {
             *qpn = self.world.station_mut(end).open(&plan)?;
         }
-        self.qpn = Qpn::new(qpns[0]);
+        self.qpns = qpns.map(Qpn::new);
+        self.received = self.next_send(0);
+        self.connect(phase.first_psn)
+    }
+
+    fn connect(&mut self, first_psn: Psn) -> Result<(), NodeError> {
+        let phase = self.phase;
+        let ends = [phase.from, phase.to];
         for (i, end) in ends.into_iter().enumerate() {
             let other = &self.scenario.nodes[ends[1 - i]];
             let ip = if phase.ipv6 { other.ipv6.into() } else { other.ipv4.into() };
-            let peer = Peer { mac: other.mac, ip, qpn: qpns[1 - i], first_psn: phase.first_psn };
+            let peer = Peer { mac: other.mac, ip, qpn: self.qpns[1 - i].get(), first_psn };
             self.world.station_mut(end).connect(&peer)?;
         }
+        self.waiting = (self.world.now(), first_psn);
+        Ok(())
+    }
+
+    /// Both ends connect again after the queue pair gave its peer up. False where that is not planned.
+    fn reconnect(&mut self) -> Result<bool, NodeError> {
+        let phase = self.phase;
+        if self.reconnects == phase.reconnects_max {
+            return Ok(false);
+        }
+        self.reconnects += 1;
+        self.check_patience();
+        let text =
+            format!("the queue pair gave up; both ends connect again, no. {}", self.reconnects);
+        self.remark(Mark::Timeout, text);
+        // Nothing of the old connection may arrive in the new one, or in buffers that are used again.
+        self.drain();
+        for end in [phase.from, phase.to] {
+            self.world.station_mut(end).flush()?;
+        }
+        self.drain();
+        self.flushed = true;
+        self.take_messages()?;
+        self.flushed = false;
+        let first_given_up = self.completed;
+        if self.next_send(self.received.min(first_given_up)) < first_given_up {
+            let message = self.received;
+            self.fail(format!("message {message} completed, but it never arrived"));
+        }
+        let before =
+            (first_given_up..self.received).filter(|&m| self.operation(m) == OperationKind::Send);
+        self.given_up_verified += before.count() as u64;
+        self.given_up += self.posted - first_given_up;
+        self.completed = self.posted;
+        self.received = self.next_send(self.posted);
+        for end in [phase.from, phase.to] {
+            self.world.station_mut(end).reset()?;
+            self.poison(end)?;
+        }
+        let psn = phase.first_psn.get().wrapping_add(self.reconnects.wrapping_mul(0x35_7913));
+        self.connect(Psn::new(psn % Psn::MODULUS))?;
+        self.post()?;
+        Ok(true)
+    }
+
+    /// P-06: a queue pair gives up within its retries, each of which lasts up to four ACK timeouts,
+    /// and its waits for a receiver.
+    fn check_patience(&mut self) {
+        let Some(qp) = self.world.station(self.phase.from).engine().qp(self.qpns[0]) else {
+            return;
+        };
+        let attributes = qp.attributes();
+        let ack_timeout_ns = ack_timeout_ns(attributes.ack_timeout).unwrap_or(u64::MAX);
+        let retries = u64::from(attributes.retry_count) + 1;
+        let rnr_waits = u64::from(attributes.rnr_retry) + 1;
+        let limit = ack_timeout_ns
+            .saturating_mul(4 * retries)
+            .saturating_add(rnr_waits * rnr_timer_ns(attributes.min_rnr_timer));
+        let waited = self.world.now().0 - self.waiting.0.0;
+        if waited > limit {
+            self.fail(format!("the queue pair gave up after {waited} ns, but has {limit} ns"));
+        }
+    }
+
+    fn operation(&self, message: u64) -> OperationKind {
+        self.phase.operation.pick(self.payload.draw(message))
+    }
+
+    /// The first SEND from this message on; the number of messages where there is none.
+    fn next_send(&self, from: u64) -> u64 {
+        let count = self.phase.count;
+        match self.phase.operation {
+            Operations::Only(OperationKind::Send) => from,
+            Operations::Only(_) => count,
+            Operations::Mixed => {
+                (from..count).find(|&m| self.operation(m) == OperationKind::Send).unwrap_or(count)
+            }
+        }
+    }
+
+    /// Fills a node's message buffers with what no message leaves there.
+    fn poison(&mut self, end: usize) -> Result<(), NodeError> {
+        let node = self.world.station_mut(end);
+        let area = node.area();
+        let len = usize::try_from(area.len).unwrap_or(usize::MAX);
+        node.memory_mut().slice_mut(area.address, len)?.fill(POISON);
         Ok(())
     }
 
@@ -357,6 +472,7 @@ impl<'a> Run<'a> {
                 self.give_up("the phase's limit_ms is over");
                 return Ok(());
             }
+            self.tell_faults();
             self.look();
             let went_well = if station == self.phase.from {
                 self.take_completions()?
@@ -373,12 +489,37 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Tells the observer which rules have fired at a face: no frame says so.
+    fn tell_faults(&mut self) {
+        let mut remarks = Vec::new();
+        for (told, rule, label) in &mut self.face_rules {
+            let Some(tally) = self.world.faults().tallies().nth(*rule) else { continue };
+            for firing in tally.firings.iter().skip(*told) {
+                let Firing { at, node, what } = firing;
+                let text = format!("{label}. {what}");
+                remarks.push(Remark { at: *at, station: *node, mark: Mark::Fault, text });
+            }
+            *told = tally.firings.len();
+        }
+        if !remarks.is_empty() {
+            self.watch.activity(Activity::Observer);
+            remarks.iter().for_each(|remark| self.watch.remark(remark));
+            self.watch.activity(Activity::Device);
+        }
+    }
+
     /// Takes a sample of the posting node's queue pair, and says where its ACK timer has expired.
     fn look(&mut self) {
         let now = self.world.now();
-        let Some(qp) = self.world.station(self.phase.from).engine().qp(self.qpn) else { return };
+        let Some(qp) = self.world.station(self.phase.from).engine().qp(self.qpns[0]) else {
+            return;
+        };
         let depth = u32::try_from(self.posted - self.completed).unwrap_or(u32::MAX);
         self.watch.series.level(now, qp.requester().outstanding_packets(), depth);
+        let oldest = qp.requester().unacknowledged_psn();
+        if oldest != self.waiting.1 || qp.requester().outstanding_packets() == 0 {
+            self.waiting = (now, oldest);
+        }
         let timeouts = qp.counters()[Counter::LocalAckTimeoutErr];
         if timeouts != self.timeouts {
             self.timeouts = timeouts;
@@ -401,9 +542,7 @@ impl<'a> Run<'a> {
     }
 
     fn is_complete(&self) -> bool {
-        let all_received =
-            self.phase.operation != OperationKind::Send || self.received == self.phase.count;
-        self.completed == self.phase.count && all_received
+        self.completed == self.phase.count && self.received == self.phase.count
     }
 
     /// Posts as many messages as may be outstanding, and rings once.
@@ -418,7 +557,8 @@ impl<'a> Run<'a> {
             let (local, remote) = self.slots(self.posted);
             let len = self.payload.len(self.posted, phase.size);
             self.watch.activity(Activity::Payload);
-            let source = match phase.operation {
+            let operation = self.operation(self.posted);
+            let source = match operation {
                 OperationKind::Send | OperationKind::Write => (phase.from, local),
                 OperationKind::Read => (phase.to, remote),
             };
@@ -426,7 +566,7 @@ impl<'a> Run<'a> {
             self.payload.fill(self.posted, phase.size, memory.slice_mut(source.1, len as usize)?);
             self.watch.activity(Activity::Device);
             let id = self.posted as u16;
-            let request = Request { id, operation: phase.operation, local, len, remote, rkey };
+            let request = Request { id, operation, local, len, remote, rkey };
             self.world.station_mut(phase.from).post(&request)?;
             let slot = self.slot(self.posted);
             self.posted_at[slot] = self.world.now();
@@ -442,6 +582,10 @@ impl<'a> Run<'a> {
         done.clear();
         self.world.station_mut(self.phase.from).completions(&mut done)?;
         for completion in &done {
+            if completion.gave_up && self.reconnect()? {
+                // The other completions are of the connection that has ended.
+                break;
+            }
             if let Some(error) = &completion.error {
                 self.fail(format!("message {} failed: {error}", self.completed));
                 return Ok(false);
@@ -472,7 +616,7 @@ impl<'a> Run<'a> {
         let (from, to) = (self.phase.from, self.phase.to);
         let (local, remote) = self.slots(message);
         let len = self.payload.len(message, self.phase.size);
-        match self.phase.operation {
+        match self.operation(message) {
             OperationKind::Send => self.blank(from, local, len, POISON)?,
             OperationKind::Write => {
                 self.compare(to, remote, message, len)?;
@@ -490,14 +634,14 @@ impl<'a> Run<'a> {
 
     /// Returns false where a receive failed.
     fn take_messages(&mut self) -> Result<bool, NodeError> {
-        if self.phase.operation != OperationKind::Send {
-            return Ok(true);
-        }
         loop {
             self.watch.activity(Activity::Device);
             let Some(arrived) = self.world.station_mut(self.phase.to).receive()? else {
                 return Ok(true);
             };
+            if self.flushed && arrived.error.is_some() {
+                continue;
+            }
             if let Some(error) = &arrived.error {
                 self.fail(format!("receiving message {} failed: {error}", self.received));
                 return Ok(false);
@@ -513,7 +657,7 @@ impl<'a> Run<'a> {
     /// Compares a message in a receive buffer; what lies behind it must be untouched.
     fn check_arrival(&mut self, arrived: &Arrived) -> Result<(), NodeError> {
         let (to, message) = (self.phase.to, self.received);
-        self.received += 1;
+        self.received = self.next_send(message + 1);
         if message >= self.phase.count {
             self.fail(format!("one message too many arrived in element {}", arrived.element));
             return Ok(());
@@ -605,8 +749,8 @@ impl<'a> Run<'a> {
     fn give_up(&mut self, why: &str) {
         let (completed, count) = (self.completed, self.phase.count);
         self.fail(format!("{why}: {completed} of {count} messages completed"));
-        if self.phase.operation == OperationKind::Send && self.received < count {
-            self.fail(format!("{} of {count} messages arrived", self.received));
+        if self.received < count {
+            self.fail(format!("SENDs up to message {} of {count} arrived", self.received));
         }
         self.explain();
     }
@@ -688,7 +832,9 @@ impl<'a> Run<'a> {
             size: phase.size,
             outstanding: phase.outstanding,
             expected_messages: phase.count,
-            messages: self.verified.min(self.completed),
+            messages: (self.verified - self.given_up_verified).min(self.completed - self.given_up),
+            given_up: self.given_up,
+            reconnects: self.reconnects,
             bytes: self.verified_bytes,
             frames: traffic.frames,
             retransmissions: traffic.retransmissions,
@@ -699,7 +845,7 @@ impl<'a> Run<'a> {
             duration_ns,
             goodput_bits_per_s: u64::try_from(goodput).unwrap_or(u64::MAX),
             file,
-            qpn: self.qpn.get(),
+            qpn: self.qpns[0].get(),
             series: self.watch.series,
             failures: self.failures,
             failure_count: self.failure_count,
@@ -771,7 +917,7 @@ mod tests {
         let mut simulation = Simulation::new(scenario, BTreeMap::new()).unwrap();
         let Simulation { scenario, world, .. } = &mut simulation;
         let mut nobody = ();
-        let payload = Payload::pattern(1, 0);
+        let payload = Payload::pattern(1, 0, None);
         let watch = Watch::new(&mut nobody, scenario.phases[0].from, Nanos(0));
         let mut run = Run::new(scenario, &scenario.phases[0], payload, world, watch);
         run.prepare().unwrap();

@@ -96,7 +96,7 @@ contradictions! {
         "Never set."
     [Cnpschdsts] "how a bit is cleared"
         "RO, with no rule that clears it."
-        "Writing 1 clears it."
+        "Writing 1 clears it; so does the CNP that software sends to that queue pair's peer."
     [Qpconf] "what the receive buffer's size may be"
         "Called a power of two; AMD's own example uses other numbers. Bits 1 and 15..11 are not described."
         "Any number of 256 byte units; undescribed bits are ignored and read 0."

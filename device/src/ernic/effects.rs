@@ -354,7 +354,7 @@ impl<M: Memory> Nic<Ernic, M> {
 
     /// A queue pair runs if it is enabled, not being recovered, and among the active ones. Starting is
     /// what ends a fatal state; stopping resets nothing.
-    fn follow_enable(&mut self, q: u16) {
+    pub(super) fn follow_enable(&mut self, q: u16) {
         let qpn = Qpn::new(q.into());
         let kept = &self.device.qps[usize::from(q)];
         let active = u32::from(q) <= self.device.status.word(Register::XrnicConfQpEn);
@@ -412,6 +412,10 @@ impl<M: Memory> Nic<Ernic, M> {
             self.device.data_buffers.release(at.index);
             self.engine.rewind(qpn);
             self.engine.set_msn(qpn, msn);
+            // Chosen: a queue pair that starts anew has its whole window again.
+            self.set_attributes(qpn, |attributes| {
+                attributes.policy.window_packets = IN_FLIGHT_MAX.into();
+            });
             self.device.qps[usize::from(at.index)].place(value);
             return Ok(());
         }

@@ -242,7 +242,8 @@ const STATQP_RETRIED: u32 = bits(Register::Statqp, "retried");
 const STATQP_NAK_SYNDROME: u32 = bits(Register::Statqp, "nak_syndrome");
 
 /// Packets outstanding at most after a congestion notification (normally [`queues::IN_FLIGHT_MAX`]).
-/// Chosen: it stays so until the queue pair is reset, as later guides call the cut "one-shot".
+/// Chosen: it stays so until software puts the send queue to an index, as it does when it recovers or
+/// reuses the queue pair; later guides call the cut "one-shot".
 const WINDOW_AFTER_CNP: u32 = 8;
 
 impl<M: Memory> Device<M> for Ernic {
@@ -391,7 +392,13 @@ impl<M: Memory> Nic<Ernic, M> {
             self.create_qp(q);
         }
         let same = |register| before.word(register) == self.device.status.word(register);
-        if !(same(Register::Xrnicconf) && same(Register::Xrnicadconf)) {
+        let same_count = same(Register::XrnicConfQpEn);
+        let same_policy = same(Register::Xrnicconf) && same(Register::Xrnicadconf);
+        // Queue pairs that no register of their own was written of follow these, too.
+        if !same_count {
+            (1..self.device.map.num_qp).for_each(|q| self.follow_enable(q));
+        }
+        if !same_policy {
             self.apply_policy();
         }
     }

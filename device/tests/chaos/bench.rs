@@ -14,7 +14,8 @@ pub(crate) const RAM_LEN: usize = 0x2_0000;
 /// Local buffers, and the region that the peer may touch.
 pub(crate) const DATA: u64 = RAM + 0x1_0000;
 const REGION: u64 = RAM + 0x1_8000;
-const REGION_LEN: u32 = 0x8000;
+/// There is memory behind it that nobody was given.
+pub(crate) const REGION_LEN: u32 = 0x6000;
 pub(crate) const REGION_VA: u64 = 0x7000_0000_0000;
 pub(crate) const RKEY: u32 = 1 << 8 | 0x5A;
 const DEPTH: u32 = 8;
@@ -399,12 +400,19 @@ impl Bench {
                 break;
             }
         }
-        let fresh = Side::new(1, self.config).registers();
+        let new = Side::new(1, self.config);
+        let fresh = new.registers();
         for side in [0, 1] {
             self.sides[side].read_all();
             self.reset(side);
             for (new, old) in fresh.iter().zip(self.sides[side].registers()) {
                 assert_eq!(*new, old, "not as after power-on");
+            }
+            // What no register shows.
+            let engine = &self.sides[side].nic.engine;
+            for (new, old) in new.nic.engine.qps().zip(engine.qps()) {
+                assert_eq!(new.attributes(), old.attributes(), "not as after power-on");
+                assert_eq!((new.state(), new.qpn()), (old.state(), old.qpn()));
             }
         }
         self.work();

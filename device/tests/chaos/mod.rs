@@ -167,21 +167,30 @@ fn forge(bench: &mut Bench, side: usize, bytes: &mut Bytes<'_>) {
         any => any,
     };
     let mut ext = [0; 32];
-    match bytes.next() % 4 {
+    let mut payload = None;
+    match bytes.next() % 5 {
         0 => ext.copy_from_slice(&bench::region_header(bytes.half().into(), bytes.half().into())),
         1 => ext[0] = bytes.next(),
         2 => ext.copy_from_slice(&bench::region_header(0, 8 << 20)),
+        3 => {
+            // Up to the region's last byte, or a little beyond.
+            let length = u32::from(bytes.next() % 64) * 4 + 4;
+            let beyond = u32::from(bytes.next() % 4) * 4;
+            let offset = bench::REGION_LEN - length + beyond;
+            ext.copy_from_slice(&bench::region_header(offset.into(), length));
+            payload = Some(length as usize);
+        }
         _ => {
             let some = bytes.take(32);
             ext[..some.len()].copy_from_slice(some);
         }
     }
-    let payload = match bytes.next() {
+    let payload = payload.unwrap_or_else(|| match bytes.next() {
         0 => 0,
         1 => 256,
         2 => 4096,
         near => usize::from(near) * 4,
-    };
+    });
     let flags = bytes.next();
     bench.forge(side, q, opcode, distance, flags, &ext, payload);
 }

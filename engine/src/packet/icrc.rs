@@ -8,7 +8,10 @@ use crc32fast::Hasher;
 
 use super::parse::Network;
 
-/// CRC-32 of the eight bytes of ones, so that they need not be fed.
+/// Bytes of ones that stand for the masked LRH.
+pub(super) const LRH_LEN: usize = 8;
+
+/// Their CRC-32, where they need not be fed.
 const LRH_CRC: u32 = 0x2144_DF1C;
 
 /// Longest header prefix with masked fields: IPv6, UDP, and the BTH's first 8 bytes.
@@ -50,18 +53,20 @@ pub fn mask(network: Network, header: &mut [u8]) {
     header[bth_offset(network) + 4] = 0xFF;
 }
 
-/// A CRC that has taken in the masked LRH, and room for a masked copy. Made once and used for every
-/// packet: looking for the CPU's CRC instructions, and clearing the room, each cost a good part of
-/// what a short packet does.
+/// A CRC to begin with, and room for a masked copy. Made once and used for every packet: looking for
+/// the CPU's CRC instructions, and clearing the room, each cost a good part of what a short packet
+/// does.
 #[derive(Clone, Debug)]
 pub struct Icrc {
-    of_lrh: Hasher,
-    copy: [u8; COPY_LEN_MAX],
+    empty: Hasher,
+    /// The masked LRH and the copy. With it IPv4 headers are 48 bytes, and carry-less multiplication
+    /// goes on in steps of 16: no odd bytes are left of most packets.
+    copy: [u8; LRH_LEN + COPY_LEN_MAX],
 }
 
 impl Default for Icrc {
     fn default() -> Self {
-        Self { of_lrh: of_lrh(), copy: [0; COPY_LEN_MAX] }
+        Self { empty: Hasher::new_with_initial(0), copy: [0xFF; LRH_LEN + COPY_LEN_MAX] }
     }
 }
 
@@ -71,16 +76,17 @@ impl Icrc {
     #[inline(always)]
     #[must_use]
     pub fn of(&mut self, network: Network, covered: &[u8]) -> u32 {
-        if let Some(copy) = self.copy.get_mut(..covered.len()) {
-            copy.copy_from_slice(covered);
-            mask(network, copy);
-            return go_on(&self.of_lrh, copy);
+        if covered.len() <= COPY_LEN_MAX {
+            let whole = &mut self.copy[..LRH_LEN + covered.len()];
+            whole[LRH_LEN..].copy_from_slice(covered);
+            mask(network, &mut whole[LRH_LEN..]);
+            return go_on(&self.empty, whole);
         }
         let (head, rest) = covered.split_at(MASK_LEN_MAX);
-        let mut masked = [0; MASK_LEN_MAX];
-        masked.copy_from_slice(head);
-        mask(network, &mut masked);
-        let mut hasher = self.of_lrh.clone();
+        let mut masked = [0xFF; LRH_LEN + MASK_LEN_MAX];
+        masked[LRH_LEN..].copy_from_slice(head);
+        mask(network, &mut masked[LRH_LEN..]);
+        let mut hasher = self.empty.clone();
         hasher.update(&masked);
         hasher.update(rest);
         hasher.finalize()
@@ -90,20 +96,15 @@ impl Icrc {
 /// CRC-32 of the masked LRH and of bytes whose masked fields are already ones.
 #[must_use]
 pub fn of_masked(bytes: &[u8]) -> u32 {
-    go_on(&of_lrh(), bytes)
+    go_on(&Hasher::new_with_initial(LRH_CRC), bytes)
 }
 
-/// [`of_masked`], from a CRC of the masked LRH.
+/// The CRC of what `before` has taken in and of `bytes`.
 #[inline(always)]
-pub(super) fn go_on(of_lrh: &Hasher, bytes: &[u8]) -> u32 {
-    let mut hasher = of_lrh.clone();
+pub(super) fn go_on(before: &Hasher, bytes: &[u8]) -> u32 {
+    let mut hasher = before.clone();
     hasher.update(bytes);
     hasher.finalize()
-}
-
-/// A CRC that has taken in the masked LRH.
-pub(super) fn of_lrh() -> Hasher {
-    Hasher::new_with_initial(LRH_CRC)
 }
 
 /// [`Icrc::of`], for one packet.

@@ -153,6 +153,9 @@ pub enum Position {
 }
 
 impl Position {
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::First, Self::Middle, Self::Last, Self::Only];
+
     /// Whether a message starts with this packet.
     #[must_use]
     pub const fn starts(self) -> bool {

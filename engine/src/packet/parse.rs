@@ -437,13 +437,14 @@ impl<'a> Packet<'a> {
 #[must_use]
 #[inline(always)]
 pub(super) fn ipv4_checksum(header: &[u8; 20]) -> u16 {
-    let mut sum = 0u32;
-    for pair in header.as_chunks::<2>().0 {
-        sum += u32::from(u16::from_be_bytes(*pair));
-    }
+    // A one's complement sum does not depend on byte order (RFC 1071, 2 B), nor on the words' width.
+    let words = header.as_chunks::<4>().0;
+    let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    sum = (sum & 0xFFFF_FFFF) + (sum >> 32);
+    sum = (sum & 0xFFFF) + (sum >> 16);
     sum = (sum & 0xFFFF) + (sum >> 16);
     sum += sum >> 16;
-    !(sum as u16)
+    !u16::from_be((sum & 0xFFFF) as u16)
 }
 
 pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {

@@ -217,6 +217,7 @@ fn stranger(frame: &[u8]) -> String {
     let protocol = number("IPv4", "Protocol").or_else(|| number("IPv6", "Next header"));
     if let Some(protocol) = protocol {
         let known = match protocol.0 {
+            0 => "IPv6 extension headers",
             1 => "ICMP",
             2 => "IGMP",
             6 => "TCP",

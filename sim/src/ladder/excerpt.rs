@@ -166,6 +166,8 @@ pub struct Excerpts {
     before: usize,
     after: usize,
     longest: usize,
+    /// Steps that are kept while none is open.
+    kept: usize,
     strip: Strip,
     /// Steps that the open excerpt still takes; `None` where none is open.
     left: Option<usize>,
@@ -175,7 +177,14 @@ impl Excerpts {
     /// Shows so many steps before and after what opens an excerpt, and at most `longest` in all.
     #[must_use]
     pub fn new(before: usize, after: usize, longest: usize) -> Self {
-        Self { before, after, longest, strip: Strip::default(), left: None }
+        Self { before, after, longest, kept: before, strip: Strip::default(), left: None }
+    }
+
+    /// Keeps so many steps for [`Excerpts::last_steps`].
+    #[must_use]
+    pub fn keeping(mut self, kept: usize) -> Self {
+        self.kept = kept.max(self.before);
+        self
     }
 
     /// A frame buffer to fill.
@@ -196,6 +205,9 @@ impl Excerpts {
             _ => None,
         };
         let opens = self.left.is_none() && weight == Weight::Opens;
+        if opens {
+            self.strip.shorten(self.before);
+        }
         self.strip.push(step);
         if opens {
             self.left = Some(self.after);
@@ -205,7 +217,7 @@ impl Excerpts {
                 *left = 0;
             }
         } else {
-            self.strip.shorten(self.before);
+            self.strip.shorten(self.kept);
         }
         ended
     }

@@ -54,8 +54,12 @@ pub struct Stories {
 const BEFORE: usize = 6;
 const AFTER: usize = 10;
 const STEPS_MAX: usize = 40;
+/// Steps before the end of a phase that failed.
+const LAST: usize = 24;
 const STORIES_PER_PHASE: usize = 5;
 const STORIES_MAX: usize = 24;
+/// More than those, for the ends of phases that failed.
+const LAST_STORIES_MAX: usize = 12;
 /// Kinds of trouble that are told apart in a phase; the rest is counted together.
 const KINDS_MAX: usize = 32;
 
@@ -65,7 +69,7 @@ impl Stories {
     pub fn new(faults: Vec<String>) -> Self {
         Self {
             faults,
-            excerpts: Excerpts::new(BEFORE, AFTER, STEPS_MAX),
+            excerpts: Excerpts::new(BEFORE, AFTER, STEPS_MAX).keeping(LAST),
             trouble: Marks::trouble(),
             frames: 0,
             phase: 0,
@@ -82,7 +86,7 @@ impl Stories {
         if self.excerpts.is_open() {
             let steps = self.excerpts.close();
             self.keep(steps);
-        } else if failed && self.has_room() {
+        } else if failed && self.stories.len() < STORIES_MAX + LAST_STORIES_MAX {
             self.title = "the last packets before the phase failed".to_owned();
             let steps = self.excerpts.last_steps();
             self.keep((!steps.is_empty()).then_some(steps));
