@@ -258,12 +258,16 @@ fn faults(dice: &mut Dice, plan: &Plan) -> Rules {
         Class::Hostile => 1 + dice.below(3),
     };
     let rules = (0..count).map(|_| {
-        let matches = when(dice, plan);
+        let mut matches = when(dice, plan);
         let action = match plan.class {
             Class::Hostile if !dice.one_in(4) => lie(dice),
             Class::Rough if dice.one_in(6) => trouble_at_face(dice),
             _ => trouble(dice),
         };
+        if action.at_face() {
+            // A call has no direction.
+            matches.direction = Direction::Out;
+        }
         Rule::new(matches, action)
     });
     Rules(rules.collect())
@@ -316,10 +320,9 @@ fn trouble(dice: &mut Dice) -> Action {
 
 /// What a face can do without breaking its own promises.
 fn trouble_at_face(dice: &mut Dice) -> Action {
-    match dice.below(4) {
+    match dice.below(3) {
         0 => Action::StallReceive,
         1 => Action::LoseInterrupt,
-        2 => Action::HoldCompletion { queue: None, for_ns: 1 + dice.below(100_000) },
         _ => Action::DmaError {
             access: dice.pick(&[None, Some(Transfer::Read), Some(Transfer::Write)]),
         },
