@@ -148,3 +148,13 @@ fn the_embedded_scenario_is_printed_and_is_what_runs() {
     assert!(embedded.status.success(), "{}", text(&embedded.stderr));
     assert!(embedded.stdout == copied.stdout);
 }
+
+/// A pipe can be read only once.
+#[test]
+fn a_scenario_may_come_out_of_a_pipe() {
+    let here = directory("pipe");
+    scenario(&here, SMALL);
+    let line = format!("cat mine.toml | '{}' run /dev/stdin", env!("CARGO_BIN_EXE_rnic"));
+    let output = Command::new("sh").current_dir(&here).args(["-c", &line]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}

@@ -216,3 +216,21 @@ fn print_json(found: &Found, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(out)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Bytes to JSON to bytes, reserved bits too.
+        #[test]
+        fn t_40_any_context_survives_json(bytes in prop::collection::vec(any::<u8>(), CONTEXT_LEN)) {
+            let found = parse(bytes.clone(), None, Words::Big, false).unwrap();
+            let mut json = Vec::new();
+            print_json(&found, &mut json).unwrap();
+            let again = crate::encode::context(str::from_utf8(&json).unwrap()).unwrap();
+            prop_assert_eq!(&again.to_bytes()[..], &bytes[..]);
+        }
+    }
+}

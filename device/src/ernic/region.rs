@@ -14,6 +14,7 @@ use super::registers::{KEPT_REGION, REGIONS, Register, bits};
 const WRITE_ONLY: u32 = 1;
 const READ_AND_WRITE: u32 = 2;
 const ACCESS_TYPE: u32 = bits(Register::Accessdesc, "access");
+const LENGTH_HIGH: u32 = bits(Register::Accessdesc, "length_high");
 
 /// All rows.
 #[derive(Clone, Debug)]
@@ -70,10 +71,16 @@ impl Regions {
         if row.word(Register::Bufrkey) == key.0 & 0xFF { Ok(row) } else { Err(Reason::KeyUnknown) }
     }
 
-    /// Whether a key that was granted before is still there.
+    /// Whether a key that was granted before is still there. A row that was cleared has key 0, as a
+    /// region may have, but no length.
     #[inline]
     pub(super) fn still_there(&self, key: RKey) -> Result<(), Reason> {
-        self.row(key).map(|_| ())
+        let row = self.row(key)?;
+        let length_high = row.word(Register::Accessdesc) & LENGTH_HIGH;
+        if row.word(Register::Wrrdbuflen) | length_high == 0 {
+            return Err(Reason::KeyUnknown);
+        }
+        Ok(())
     }
 
     /// The bus address of `va`, if `[va, va + length)` is inside the key's region, the region is of
@@ -213,6 +220,22 @@ mod tests {
         assert_eq!(at(0x102, u64::MAX - 0xFF, 0xFF), Ok(0x1000));
         assert_eq!(at(0x102, u64::MAX - 0xFF, 0x200), Err(Reason::AddressRange));
         assert_eq!(at(0x203, 0x800, 1), Err(Reason::AddressRange));
+    }
+
+    /// A WRITE of several packets went on into memory that software had taken back.
+    #[test]
+    fn a_region_of_key_0_is_gone_once_its_row_is_cleared() {
+        let mut regions = regions(&[(4, 1, 0, 0x1000, 0x1000, 0, BOTH)]);
+        let key = RKey(0x400);
+        assert!(regions.lookup(key, 1, 0, 8, Access::Write).is_ok());
+        assert_eq!(regions.still_there(key), Ok(()));
+        for register in [Register::Wrrdbuflen, Register::Accessdesc, Register::Bufrkey] {
+            *regions.word_mut(register, 4) = 0;
+        }
+        assert_eq!(regions.still_there(key), Err(Reason::KeyUnknown));
+        // A length of 4 GiB has no lower word.
+        *regions.word_mut(Register::Accessdesc, 4) = 1 << 16;
+        assert_eq!(regions.still_there(key), Ok(()));
     }
 
     #[test]

@@ -238,7 +238,7 @@ fields! {
     Reserved36A 46[31:0] "reserved36.a" "reserved36" "reserved3" Reserved Reserved, Hex,
         "reserved" "";
     RateLimitParams 47[31:16] "rate_limit_params" "reserved36" "rate_limit_params" Linux Ignored, Hex,
-        "rate limit: unit in [31:30], value in [29:16]" "UPDATE_QP only, which is not offered";
+        "rate limit: unit in bits 31 and 30, value in bits 29 to 16" "UPDATE_QP only, which is not offered";
     Reserved36C 47[15:8] "reserved36.c" "reserved36" "reserved4" Reserved Reserved, Hex,
         "reserved" "";
     QosVport 47[7:0] "qos_vport" "reserved36" "qos_vport" Linux Ignored, Hex,
@@ -548,94 +548,6 @@ impl From<(Side, PathField)> for At {
 #[must_use]
 pub fn find(full_name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.full_name() == *full_name)
-}
-
-/// A set of rows, for the masks of the transitions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FieldSet([u64; ROW_COUNT.div_ceil(64)]);
-
-impl FieldSet {
-    /// No field.
-    pub const NONE: Self = Self([0; ROW_COUNT.div_ceil(64)]);
-
-    /// These fields outside of the paths.
-    #[must_use]
-    pub const fn of(fields: &[Field]) -> Self {
-        let (mut set, mut i) = (Self::NONE, 0);
-        while i < fields.len() {
-            set = set.with(At::Main(fields[i]));
-            i += 1;
-        }
-        set
-    }
-
-    /// Every field of a path that is not reserved.
-    #[must_use]
-    pub const fn path(side: Side) -> Self {
-        let (mut set, mut i) = (Self::NONE, 0);
-        while i < ROW_COUNT {
-            let row = &ROWS[i];
-            let same = matches!(
-                (row.side, side),
-                (Some(Side::Primary), Side::Primary) | (Some(Side::Alternate), Side::Alternate)
-            );
-            if same && !row.is_reserved() {
-                set.0[i / 64] |= 1 << (i % 64);
-            }
-            i += 1;
-        }
-        set
-    }
-
-    /// With one more.
-    #[must_use]
-    pub const fn with(mut self, at: At) -> Self {
-        self.0[at.index() / 64] |= 1 << (at.index() % 64);
-        self
-    }
-
-    /// With one less.
-    #[must_use]
-    pub const fn without(mut self, at: At) -> Self {
-        self.0[at.index() / 64] &= !(1 << (at.index() % 64));
-        self
-    }
-
-    /// Without the rows of these words.
-    pub(super) fn without_words(mut self, words: core::ops::RangeInclusive<usize>) -> Self {
-        for (index, row) in ROWS.iter().enumerate() {
-            if words.contains(&usize::from(row.word)) {
-                self.0[index / 64] &= !(1 << (index % 64));
-            }
-        }
-        self
-    }
-
-    /// All of both.
-    #[must_use]
-    pub const fn union(mut self, other: Self) -> Self {
-        let mut i = 0;
-        while i < self.0.len() {
-            self.0[i] |= other.0[i];
-            i += 1;
-        }
-        self
-    }
-
-    /// Whether a field is in it.
-    #[must_use]
-    pub const fn has(self, at: At) -> bool {
-        self.has_row(at.index())
-    }
-
-    const fn has_row(self, index: usize) -> bool {
-        self.0[index / 64] >> (index % 64) & 1 == 1
-    }
-
-    /// Its rows, in the order of the table.
-    pub fn rows(self) -> impl Iterator<Item = &'static Row> {
-        ROWS.iter().enumerate().filter(move |(index, _)| self.has_row(*index)).map(|(_, row)| row)
-    }
 }
 
 /// A queue pair context. Reserved bits are kept, so that bytes in are bytes out.

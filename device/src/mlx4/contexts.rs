@@ -6,15 +6,18 @@
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv6Addr};
 use core::ops::RangeInclusive;
 
 use softrnic_engine::packet::opcode::SEND_ONLY;
-use softrnic_engine::{Attributes, PathMtu, Policy, Psn, Qp, Qpn, Service, State};
+use softrnic_engine::{Attributes, Policy, Psn, Qp, Qpn, State};
 
+use super::attributes::{
+    PKEY_INDEX, SCHED_QUEUE, blank, effect, read, read_live, service, service_type, state, write,
+};
 use super::codes::{Migration, MtuCode, QpState, RoceMode, ServiceType};
-use super::context::{At, CONTEXT_LEN, Field, FieldSet, PathField, QpContext, ROWS};
-use super::field::{Attribute, Live, Owner, Row, Side};
+use super::context::{At, CONTEXT_LEN, Field, QpContext, ROWS};
+use super::field::{Attribute, Owner, Row};
+use super::field_set::FieldSet;
 use super::refusal::{Refusal, Status};
 use super::transitions::{Command, Effect};
 use crate::memory::Memory;
@@ -30,9 +33,6 @@ const RSS_WORDS: RangeInclusive<usize> = 15..=28;
 /// An MTU code that the engine does not know.
 const ETHERNET_MTU: u32 = MtuCode::Ethernet.code() as u32;
 
-/// Fields of the face that mean something to the engine.
-const PKEY_INDEX: At = At::Path(Side::Primary, PathField::PkeyIndex);
-const SCHED_QUEUE: At = At::Path(Side::Primary, PathField::SchedQueue);
 /// Bit of sched_queue.
 const PORT_2: u32 = 0x40;
 
@@ -156,6 +156,13 @@ impl QpContexts {
     }
 }
 
+/// What the face keeps of a queue pair that no command has told anything but its service.
+fn bare(service: ServiceType) -> QpContext {
+    QpContext::default()
+        .with(Field::St, service.code().into())
+        .with(Field::PmState, Migration::Migrated.code().into())
+}
+
 /// Mask and context of a box.
 fn split(mailbox: &[u8; MAILBOX_LEN]) -> (u32, QpContext) {
     let mask = mailbox.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
@@ -184,7 +191,7 @@ impl QpContexts {
         let mut context = match slot {
             Some(slot) => slot.kept,
             // Made and connected by verbs.
-            None => QpContext::default().with(Field::St, service_type(qp).code().into()),
+            None => bare(service_type(qp)),
         };
         let rss = context.get(Field::Rss) == 1;
         for row in ROWS {
@@ -203,115 +210,6 @@ impl QpContexts {
         }
         context
     }
-}
-
-/// The context's number of a queue pair's state.
-fn state(qp: &Qp) -> QpState {
-    match qp.state() {
-        State::Reset => QpState::Rst,
-        State::Init => QpState::Init,
-        State::Rtr => QpState::Rtr,
-        State::Rts => QpState::Rts,
-        State::Sqd if qp.send_queue_draining() => QpState::SqDraining,
-        State::Sqd => QpState::Sqd,
-        State::Sqe => QpState::Sqer,
-        State::Error => QpState::Err,
-    }
-}
-
-fn service_type(qp: &Qp) -> ServiceType {
-    match qp.attributes().service {
-        Service::Rc => ServiceType::Rc,
-        Service::Uc => ServiceType::Uc,
-        Service::Ud => ServiceType::Ud,
-        Service::RawFrame => ServiceType::Mlx,
-    }
-}
-
-/// The engine's service for one of the context's; `None` where it cannot be had.
-///
-/// Chosen: the engine has no XRC. Such a queue pair is a reliable connection that neither receives nor
-/// transmits, so that its context lives, but no packet does.
-const fn service(of: ServiceType) -> Option<Service> {
-    match of {
-        ServiceType::Rc | ServiceType::Xrc => Some(Service::Rc),
-        ServiceType::Uc => Some(Service::Uc),
-        ServiceType::Ud => Some(Service::Ud),
-        ServiceType::Mlx | ServiceType::RawEth => Some(Service::RawFrame),
-        ServiceType::Rd | ServiceType::Fcmnd | ServiceType::Fexch | ServiceType::Unknown(_) => None,
-    }
-}
-
-fn read(attribute: Attribute, qp: &Qp) -> u32 {
-    let attributes = qp.attributes();
-    let path = &attributes.path;
-    let access = attributes.remote_access;
-    let [d0, d1, low @ ..] = path.dest_mac;
-    match attribute {
-        Attribute::State => state(qp).code().into(),
-        Attribute::Mtu => attributes.path_mtu as u32,
-        Attribute::MsgMax => log2(attributes.policy.max_message_len),
-        Attribute::LocalQpn => qp.qpn().get(),
-        Attribute::RemoteQpn => attributes.dest_qpn.get(),
-        Attribute::AckTimeout => attributes.ack_timeout.into(),
-        Attribute::HopLimit => path.hop_limit.into(),
-        Attribute::Tclass => path.traffic_class.into(),
-        Attribute::FlowLabel => path.flow_label,
-        Attribute::Rgid(word) => gid(path.dest_ip)[usize::from(word & 3)],
-        Attribute::DmacHigh => u16::from_be_bytes([d0, d1]).into(),
-        Attribute::DmacLow => u32::from_be_bytes(low),
-        Attribute::AckReqFreq => log2(attributes.policy.ack_request_every),
-        Attribute::SraMax => log2(attributes.max_rd_atomic.into()),
-        Attribute::RetryCount => attributes.retry_count.into(),
-        Attribute::RnrRetry => attributes.rnr_retry.into(),
-        Attribute::NextSendPsn => qp.send_psn().get(),
-        Attribute::RoceEntropy => path.source_port.unwrap_or(0).into(),
-        Attribute::RraMax => log2(attributes.max_dest_rd_atomic.into()),
-        Attribute::Rre => access.read.into(),
-        Attribute::Rwe => access.write.into(),
-        Attribute::Rae => access.atomic.into(),
-        Attribute::Ric => (!attributes.policy.end_to_end_credits).into(),
-        Attribute::MinRnrNak => attributes.min_rnr_timer.into(),
-        Attribute::NextRcvPsn => qp.expected_psn().get(),
-        Attribute::QKey => attributes.qkey,
-    }
-}
-
-fn read_live(live: Live, qp: &Qp, posted: Option<(u32, u32)>) -> u32 {
-    let (sent, received) = posted.unwrap_or((0, 0));
-    match live {
-        Live::RnrRetriesLeft => qp.rnr_retries_left().into(),
-        Live::RetriesLeft => qp.retries_left().into(),
-        Live::LastAckedPsn => qp.last_acked_psn().get(),
-        Live::Ssn => qp.requester().ssn(),
-        Live::Rmsn => qp.responder().msn(),
-        // 16 bits of them, as the field has.
-        Live::SqWqeCounter => sent & 0xFFFF,
-        Live::RqWqeCounter => received & 0xFFFF,
-    }
-}
-
-/// Base-2 logarithm, rounded up, of a count that is a power of two here; 0 and 1 are both 0, as in Linux.
-const fn log2(count: u32) -> u32 {
-    match count {
-        0 | 1 => 0,
-        n => (n - 1).ilog2() + 1,
-    }
-}
-
-/// A GID's words, most significant first.
-fn gid(ip: IpAddr) -> [u32; 4] {
-    let bits = match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    }
-    .to_bits();
-    [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
-}
-
-fn ip(gid: [u32; 4]) -> IpAddr {
-    let bits = gid.iter().fold(0, |bits, &word| bits << 32 | u128::from(word));
-    Ipv6Addr::from_bits(bits).to_canonical()
 }
 
 // What is asked.
@@ -364,7 +262,7 @@ impl QpContexts {
         };
         // Whether a service is offered at all is asked where it is given.
         if command != Command::Rst2Init && !row.services.contains(&service) {
-            return Err(Refusal::WrongState { command, state: from });
+            return Err(Refusal::WrongService { command, service });
         }
         let mut fields = row.brings(mask, service);
         if rss {
@@ -475,43 +373,44 @@ impl QpContexts {
                 return;
             }
         }
-        let fresh = made_here || step.command == Command::Rst2Init;
-        if fresh && let Some(attributes) = nic.engine.attributes_mut(qpn) {
-            *attributes = blank(step.service, attributes);
-        }
+        let Some(mut attributes) = nic.engine.qp(qpn).map(|qp| *qp.attributes()) else { return };
         let index = self.index(qpn);
-        if fresh || self.slot(qpn).is_none() {
-            let kept = QpContext::default()
-                .with(Field::St, step.service.code().into())
-                .with(Field::PmState, Migration::Migrated.code().into());
+        let known = self.slot(qpn);
+        let fresh = made_here || step.command == Command::Rst2Init;
+        if fresh {
+            attributes = blank(step.service, &attributes);
+        }
+        if fresh || known.is_none() {
+            let made_here = made_here || known.is_some_and(|slot| slot.made_here);
             // What verbs have connected has a peer.
-            self.slots.insert(index, Slot { qpn, kept, has_peer: !fresh, made_here });
+            let slot = Slot { qpn, kept: bare(step.service), has_peer: !fresh, made_here };
+            self.slots.insert(index, slot);
         }
         let Some(slot) = self.slots.get_mut(&index) else { return };
         slot.has_peer |= step.command == Command::Init2Rtr;
         for row in step.fields.rows() {
             let value = context.read(row);
-            if row.owner.is_kept() {
-                slot.kept.write(row, value);
-            }
-            if let Some(attributes) = nic.engine.attributes_mut(qpn) {
-                match row.owner {
-                    Owner::Engine(Attribute::Mtu) if value == ETHERNET_MTU => {
-                        slot.kept.write(row, value);
-                    }
-                    Owner::Engine(attribute) => write(attribute, value, attributes),
-                    Owner::Face => effect(&self.pkeys, row, value, attributes),
-                    Owner::Query(_) | Owner::Ignored | Owner::Reserved => {}
+            match row.owner {
+                Owner::Engine(Attribute::Mtu) if value == ETHERNET_MTU => {
+                    slot.kept.write(row, value);
                 }
+                Owner::Engine(attribute) => write(attribute, value, &mut attributes),
+                Owner::Face => {
+                    slot.kept.write(row, value);
+                    effect(&self.pkeys, row, value, &mut attributes);
+                }
+                Owner::Ignored => slot.kept.write(row, value),
+                Owner::Query(_) | Owner::Reserved => {}
             }
         }
         if step.rss && matches!(step.command, Command::Rst2Init | Command::Init2Rtr) {
             slot.kept.words_mut()[RSS_WORDS].copy_from_slice(&context.words()[RSS_WORDS]);
         }
-        if step.command == Command::Rts2Sqd
-            && let Some(attributes) = nic.engine.attributes_mut(qpn)
-        {
+        if step.command == Command::Rts2Sqd {
             attributes.sqd_async_notify = modifier & SQD_EVENT != 0;
+        }
+        if let Some(home) = nic.engine.attributes_mut(qpn) {
+            *home = attributes;
         }
         if step.fields.has(Field::NextRcvPsn.into()) {
             let psn = Psn::new(context.get(Field::NextRcvPsn));
@@ -520,10 +419,8 @@ impl QpContexts {
         if step.fields.has(Field::NextSendPsn.into()) {
             nic.engine.set_send_psn(qpn, Psn::new(context.get(Field::NextSendPsn)));
         }
-        let stays = nic.engine.qp(qpn).is_some_and(|qp| qp.state() == step.to);
-        if !stays {
-            nic.enter_state(qpn, step.to);
-        }
+        // Also where the state stays: the engine makes room for another depth.
+        nic.enter_state(qpn, step.to);
     }
 
     /// 2RST: everything starts anew, PSNs too (rule M-08). The number is free again.
@@ -535,72 +432,11 @@ impl QpContexts {
             engine.destroy(qpn, &mut device.view(memory));
             return;
         }
+        if let Some(attributes) = nic.engine.attributes_mut(qpn) {
+            attributes.enabled = true;
+        }
         nic.enter_state(qpn, State::Reset);
         nic.engine.set_send_psn(qpn, Psn::new(0));
         nic.engine.set_expected_psn(qpn, Psn::new(0), SEND_ONLY);
-    }
-}
-
-/// What a queue pair has before the first command: nothing of what a context says.
-fn blank(service: ServiceType, created: &Attributes) -> Attributes {
-    let mut attributes = *created;
-    attributes.enabled = service != ServiceType::Xrc;
-    attributes.path.dest_ip = Ipv6Addr::UNSPECIFIED.into();
-    for row in ROWS {
-        if let Owner::Engine(attribute) = row.owner {
-            write(attribute, 0, &mut attributes);
-        }
-    }
-    attributes
-}
-
-/// Writes what the engine holds. State, own number and PSNs have other ways.
-fn write(attribute: Attribute, value: u32, attributes: &mut Attributes) {
-    let path = &mut attributes.path;
-    let access = &mut attributes.remote_access;
-    let is_set = value != 0;
-    // Fields are at most as wide as what they are written to: the casts lose nothing.
-    let byte = value as u8;
-    match attribute {
-        Attribute::State | Attribute::LocalQpn | Attribute::NextSendPsn | Attribute::NextRcvPsn => {
-        }
-        Attribute::Mtu => attributes.path_mtu = PathMtu::from_code(byte).unwrap_or_default(),
-        Attribute::MsgMax => attributes.policy.max_message_len = 1 << value.min(31),
-        Attribute::RemoteQpn => attributes.dest_qpn = Qpn::new(value),
-        Attribute::AckTimeout => attributes.ack_timeout = byte,
-        Attribute::HopLimit => path.hop_limit = byte,
-        Attribute::Tclass => path.traffic_class = byte,
-        Attribute::FlowLabel => path.flow_label = value,
-        Attribute::Rgid(word) => {
-            let mut words = gid(path.dest_ip);
-            words[usize::from(word & 3)] = value;
-            path.dest_ip = ip(words);
-        }
-        Attribute::DmacHigh => path.dest_mac[..2].copy_from_slice(&(value as u16).to_be_bytes()),
-        Attribute::DmacLow => path.dest_mac[2..].copy_from_slice(&value.to_be_bytes()),
-        Attribute::AckReqFreq => attributes.policy.ack_request_every = 1 << value.min(31),
-        Attribute::SraMax => attributes.max_rd_atomic = 1 << value.min(7),
-        Attribute::RetryCount => attributes.retry_count = byte,
-        Attribute::RnrRetry => attributes.rnr_retry = byte,
-        Attribute::RoceEntropy => path.source_port = is_set.then_some(value as u16),
-        Attribute::RraMax => attributes.max_dest_rd_atomic = 1 << value.min(7),
-        Attribute::Rre => access.read = is_set,
-        Attribute::Rwe => access.write = is_set,
-        Attribute::Rae => access.atomic = is_set,
-        Attribute::Ric => attributes.policy.end_to_end_credits = !is_set,
-        Attribute::MinRnrNak => attributes.min_rnr_timer = byte,
-        Attribute::QKey => attributes.qkey = value,
-    }
-}
-
-/// What a field that the face keeps means to the engine.
-fn effect(pkeys: &[u16], row: &Row, value: u32, attributes: &mut Attributes) {
-    if *row == *PKEY_INDEX.row()
-        && let Some(&pkey) = pkeys.get(value as usize)
-    {
-        attributes.pkey = pkey;
-    }
-    if *row == *SCHED_QUEUE.row() {
-        attributes.path.priority = Some((value >> 3 & 7) as u8);
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use softrnic_device::ernic::{Ernic, ErnicConfig, Location, Register};
+use softrnic_device::reconic::Reconic;
 use softrnic_device::{Memory, Nic, Ram};
 use softrnic_engine::packet::FRAME_LEN_MAX;
-use softrnic_engine::{Nanos, Reason, Room, Rx};
+use softrnic_engine::{Nanos, Reason, Room, Rx, Train, Verdict};
 
 pub const RAM: u64 = 0x4000_0000;
 pub const RAM_LEN: usize = 0x40_0000;
@@ -57,6 +58,81 @@ impl<M: Memory> Registers for Nic<Ernic, M> {
     }
 }
 
+/// What stands at an end of the link, with its software's view of it.
+pub trait End {
+    fn read32(&mut self, offset: u32) -> u32;
+    fn write32(&mut self, offset: u32, value: u32);
+    fn memory(&mut self) -> &mut dyn DynMemory;
+    fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict;
+    fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train>;
+    fn handle_timeout(&mut self, now: Nanos);
+    fn next_deadline(&mut self) -> Option<Nanos>;
+}
+
+/// Memory by the addresses that the device uses.
+pub trait DynMemory {
+    fn get(&self, address: u64, out: &mut [u8]);
+    fn put(&mut self, address: u64, bytes: &[u8]);
+}
+
+impl<M: Memory> DynMemory for M {
+    fn get(&self, address: u64, out: &mut [u8]) {
+        self.read(address, out).unwrap();
+    }
+
+    fn put(&mut self, address: u64, bytes: &[u8]) {
+        self.write(address, bytes).unwrap();
+    }
+}
+
+impl<M: Memory> End for Nic<Ernic, M> {
+    fn read32(&mut self, offset: u32) -> u32 {
+        Self::read32(self, offset)
+    }
+    fn write32(&mut self, offset: u32, value: u32) {
+        Self::write32(self, offset, value);
+    }
+    fn memory(&mut self) -> &mut dyn DynMemory {
+        &mut self.memory
+    }
+    fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        Self::handle_frame(self, now, frame, Rx::default())
+    }
+    fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        Self::poll_transmit(self, now, room)
+    }
+    fn handle_timeout(&mut self, now: Nanos) {
+        Self::handle_timeout(self, now);
+    }
+    fn next_deadline(&mut self) -> Option<Nanos> {
+        Self::next_deadline(self)
+    }
+}
+
+impl<H: Memory, D: Memory> End for Reconic<H, D> {
+    fn read32(&mut self, offset: u32) -> u32 {
+        Self::read32(self, offset)
+    }
+    fn write32(&mut self, offset: u32, value: u32) {
+        Self::write32(self, offset, value);
+    }
+    fn memory(&mut self) -> &mut dyn DynMemory {
+        &mut self.nic.memory
+    }
+    fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
+        Self::handle_frame(self, now, frame, Rx::default())
+    }
+    fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
+        Self::poll_transmit(self, now, room)
+    }
+    fn handle_timeout(&mut self, now: Nanos) {
+        Self::handle_timeout(self, now);
+    }
+    fn next_deadline(&mut self) -> Option<Nanos> {
+        Self::next_deadline(self)
+    }
+}
+
 /// A frame that was sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
@@ -91,8 +167,8 @@ struct Wire {
 pub type OnTheWay = fn(usize, &mut [u8]);
 
 /// Two devices and the link between them.
-pub struct Bench<M> {
-    pub ends: [Nic<Ernic, M>; 2],
+pub struct Bench<E> {
+    pub ends: [E; 2],
     pub now: Nanos,
     pub log: Vec<Sent>,
     pub rate_bits_per_s: u64,
@@ -101,8 +177,11 @@ pub struct Bench<M> {
     wires: [Wire; 2],
 }
 
-impl<M: Memory> Bench<M> {
-    pub fn of(ends: [Nic<Ernic, M>; 2]) -> Self {
+/// Two ERNICs with plain memory.
+pub type Two = Bench<Nic<Ernic, Ram>>;
+
+impl<E: End> Bench<E> {
+    pub fn of(ends: [E; 2]) -> Self {
         Self {
             ends,
             now: Nanos(0),
@@ -141,7 +220,7 @@ impl<M: Memory> Bench<M> {
             arrival.into_iter().chain((free > self.now).then_some(free)).min()
         };
         let of_wires = self.wires.iter().filter_map(busy).min();
-        let of_ends = self.ends.iter_mut().filter_map(Nic::next_deadline).min();
+        let of_ends = self.ends.iter_mut().filter_map(End::next_deadline).min();
         let Some(next) = of_wires.into_iter().chain(of_ends).min().filter(|&next| next < end)
         else {
             return false;
@@ -153,7 +232,7 @@ impl<M: Memory> Bench<M> {
             {
                 self.wires[1 - to].frames.pop_front();
                 let sent = &mut self.log[frame];
-                let verdict = self.ends[to].handle_frame(self.now, &sent.bytes, Rx::default());
+                let verdict = self.ends[to].handle_frame(self.now, &sent.bytes);
                 sent.refused = verdict.refused;
             }
             self.ends[to].handle_timeout(self.now);
@@ -187,7 +266,7 @@ impl<M: Memory> Bench<M> {
 }
 
 /// Two ends of the same make, numbered 1 and 2, which have these queue pairs connected to each other.
-pub fn pair(config: [ErnicConfig; 2], qps: &[u16]) -> Bench<Ram> {
+pub fn pair(config: [ErnicConfig; 2], qps: &[u16]) -> Two {
     let mut ends = config.map(|config| Nic::ernic(config, Ram::new(RAM, RAM_LEN)));
     for (number, end) in (1..).zip(&mut ends) {
         set_up_port(end, number);
@@ -200,7 +279,7 @@ pub fn pair(config: [ErnicConfig; 2], qps: &[u16]) -> Bench<Ram> {
 }
 
 /// The usual pair, with queue pair 2.
-pub fn usual_pair() -> Bench<Ram> {
+pub fn usual_pair() -> Two {
     pair([ErnicConfig { num_qp: 8, ..ErnicConfig::default() }; 2], &[2])
 }
 

@@ -11,7 +11,7 @@ const QP: u16 = 2;
 const CQ_PORT: u16 = (of_qp(QP, CQ_DOORBELL) & 0x1FFF) as u16;
 const RQ_PORT: u16 = (of_qp(QP, RQ_DOORBELL) & 0x1FFF) as u16;
 
-fn connected() -> Bench<softrnic_device::Ram> {
+fn connected() -> Two {
     let mut bench = usual_pair();
     for end in &mut bench.ends {
         end.set(Register::Qpconf, QP, QPCONF & !HANDSHAKE_OFF);

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test's own helpers may panic")]
 
 mod bench;
+mod bring_up;
 mod handshake;
 mod ipv6;
 mod management;
 mod pauses;
+mod reconic;
+mod script;

@@ -149,7 +149,7 @@ fn a_mad_that_finds_no_buffer_is_dropped_and_counted() {
 }
 
 /// With a buffer given back, the next one arrives.
-fn end_of_ring(bench: &mut Bench<Ram>) {
+fn end_of_ring(bench: &mut Two) {
     let ready = CmReadyToUse { transaction: 4, local_comm_id: 5, remote_comm_id: 6 };
     bench.ends[1].set(Register::Rqci, QP1, 1);
     send_frame(&mut bench.ends[0], 1, &CmMessage::ReadyToUse(ready).frame(&path(1), 0));
@@ -173,7 +173,7 @@ fn mark(from: usize, frame: &mut [u8]) {
 fn unmarked(_: usize, _: &mut [u8]) {}
 
 /// Most data packets that end 0 has sent and not yet seen acknowledged, while it writes 128 KiB.
-fn most_outstanding(bench: &mut Bench<Ram>, sqpi: u32) -> u32 {
+fn most_outstanding(bench: &mut Two, sqpi: u32) -> u32 {
     let write = Entry { local: LOCAL, len: 0x8000, remote: REGION, rkey: RKEY, ..Entry::default() };
     write_entry(&mut bench.ends[0], QP, sqpi, &write);
     bench.ends[0].set(Register::Sqpi, QP, sqpi);

@@ -1,6 +1,5 @@
 //! XON, XOFF and PAUSE: thresholds, drain, and who stops.
 
-use softrnic_device::Ram;
 use softrnic_device::ernic::{ErnicConfig, Register};
 use softrnic_engine::packet::flow_control::{FlowControl, FlowControlFrame, build, parse};
 use softrnic_engine::{Nanos, Reason};
@@ -18,7 +17,7 @@ fn priority(priority: u32) -> u32 {
 }
 
 /// End 1 receives and drains 10 Gbit/s; both ends' RoCE class has priority 3. Window 16 packets.
-fn slow_receiver(xoff: u32, xon: u32) -> Bench<Ram> {
+fn slow_receiver(xoff: u32, xon: u32) -> Two {
     let config = ErnicConfig { num_qp: 8, ..ErnicConfig::default() };
     let slow = ErnicConfig { drain_bits_per_s: Some(10_000_000_000), ..config };
     let mut bench = pair([config, slow], &[2]);
@@ -30,7 +29,7 @@ fn slow_receiver(xoff: u32, xon: u32) -> Bench<Ram> {
     bench
 }
 
-fn post_write(bench: &mut Bench<Ram>, sqpi: u32, len: u32) {
+fn post_write(bench: &mut Two, sqpi: u32, len: u32) {
     let remote = REGION;
     let entry = Entry { opcode: WRITE, local: LOCAL, len, remote, rkey: RKEY, immediate: 0 };
     write_entry(&mut bench.ends[0], 2, sqpi, &entry);
@@ -38,7 +37,7 @@ fn post_write(bench: &mut Bench<Ram>, sqpi: u32, len: u32) {
 }
 
 /// Pause times that an end has asked for, with what its buffer held and when: one priority's.
-fn asked(bench: &Bench<Ram>, wanted: u8) -> Vec<(Nanos, u16)> {
+fn asked(bench: &Two, wanted: u8) -> Vec<(Nanos, u16)> {
     let pauses = bench.log.iter().filter(|sent| sent.from == 1 && sent.is_pause());
     pauses
         .map(|sent| {
@@ -161,7 +160,7 @@ fn pfc(priority: usize, quanta: u16) -> Vec<u8> {
 }
 
 /// How many data packets leave end 0 in 2 us after it got a frame.
-fn sent_after(bench: &mut Bench<Ram>, frame: &[u8]) -> usize {
+fn sent_after(bench: &mut Two, frame: &[u8]) -> usize {
     bench.run_until(Nanos(bench.now.0 + 1_000));
     let verdict = bench.ends[0].handle_frame(bench.now, frame, softrnic_engine::Rx::default());
     assert_eq!(verdict.opcode, None);

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use softrnic_device::mlx4::codes::{Migration, QpState, ServiceType};
 use softrnic_device::mlx4::context::{
-    At, CONTEXT_LEN, Field, FieldSet, PathField, QpContext, ROW_COUNT, ROWS, WORDS, find,
+    At, CONTEXT_LEN, Field, PathField, QpContext, ROW_COUNT, ROWS, WORDS, find,
 };
 use softrnic_device::mlx4::field::{Origin, Owner, Row, Side};
+use softrnic_device::mlx4::field_set::FieldSet;
 
 const GOLDEN: &str = include_str!("../../../golden/hermon-qpc.csv");
 const SEED: &str = include_str!("../../../golden/hermon-seed-fields.csv");

@@ -83,7 +83,15 @@ fn as_linux(all: QpContext) -> [Step; 3] {
         Field::AckReqFreq,
     ];
     let access = [Field::Rre, Field::Rwe, Field::Rae];
-    let peer = [Field::RemoteQpnEen, Field::RoceMode, Field::RraMax, Field::MinRnrNak];
+    let peer = [
+        Field::RemoteQpnEen,
+        Field::RoceMode,
+        Field::RraMax,
+        Field::MinRnrNak,
+        Field::Rre,
+        Field::Rwe,
+        Field::Rae,
+    ];
     let sending = [Field::SraMax, Field::RetryCount, Field::RnrRetry, Field::NextSendPsn];
     let only = |fields: &[Field]| {
         let of = common.iter().chain(fields);
@@ -100,7 +108,7 @@ fn as_linux(all: QpContext) -> [Step; 3] {
     let bits = |bits: &[u32]| bits.iter().fold(0, |mask, bit| mask | 1 << bit);
     [
         (Command::Rst2Init, bits(&[1, 2, 3, 4, 16]), init),
-        (Command::Init2Rtr, bits(&[6, 7, 9, 16, 20]), rtr),
+        (Command::Init2Rtr, bits(&[1, 2, 3, 6, 7, 9, 16, 20]), rtr),
         (Command::Rtr2Rts, bits(&[8, 12, 13, 14]), rts),
     ]
 }
@@ -112,7 +120,7 @@ struct Pair {
 
 impl Pair {
     /// Two native queue pairs in RESET, brought up by a driver's steps and nothing else.
-    fn connected(steps: fn(QpContext) -> [Step; 3]) -> Self {
+    fn connected(steps: impl Fn(QpContext) -> [Step; 3]) -> Self {
         let (a, b) = (End::new(1, QpInit::default(), 64), End::new(2, QpInit::default(), 64));
         let (of_a, of_b) = (complete(&a, &b, A_PSN, B_PSN), complete(&b, &a, B_PSN, A_PSN));
         let world = World { a, b, now: Nanos(1_000_000) };
@@ -317,6 +325,25 @@ fn t_40_draining_is_shown_and_the_event_is_the_commands() {
         assert_eq!(outcome(&pair.world.a.sent()), [(2, Status::Success)]);
         assert_eq!(pair.query()[0].get(Field::RetryCount), 2);
     }
+}
+
+/// A responder that is given another depth while its send queue is drained keeps that many READs.
+#[test]
+fn t_40_another_depth_in_sqd_is_the_responders_too() {
+    let mut pair = Pair::connected(|all| mask_0(all.with(Field::RraMax, 0)));
+    let World { b, .. } = &mut pair.world;
+    let contexts = &mut pair.contexts[1];
+    let qpn = b.qpn.get();
+    let deeper = QpContext::default().with(Field::RraMax, 2);
+    for (command, mask) in [(Command::Rts2Sqd, 0), (Command::Sqd2Sqd, 1 << 9)] {
+        contexts.modify(&mut b.nic, command, qpn, mask, &deeper).unwrap();
+    }
+    let World { a, b, .. } = &mut pair.world;
+    let read = SendOp::Read { remote_va: BASE, rkey: b.mr.rkey };
+    (0..4).for_each(|id| a.send(id, read, &[a.sge(0x1000 * id, 64)]));
+    pair.world.pump();
+    let all: Vec<_> = (0..4).map(|id| (id, Status::Success)).collect();
+    assert_eq!(outcome(&pair.world.a.sent()), all);
 }
 
 /// 2ERR flushes, 2RST forgets, and the same numbers live again.

@@ -9,8 +9,9 @@ use std::path::Path;
 use softrnic_device::mlx4::codes::{
     Code, LinkType, Migration, MtuCode, QpState, RoceMode, ServiceType, StaticRate, TunnelMode,
 };
-use softrnic_device::mlx4::context::{FieldSet, ROWS};
+use softrnic_device::mlx4::context::ROWS;
 use softrnic_device::mlx4::field::{Origin, Row, Side};
+use softrnic_device::mlx4::field_set::FieldSet;
 use softrnic_device::mlx4::transitions::{COMMANDS, Effect, MASK_BITS, TAKEN};
 
 #[test]

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 use softrnic_device::mlx4::codes::{QpState, ServiceType};
-use softrnic_device::mlx4::context::{Field, FieldSet, PathField, QpContext, ROWS};
+use softrnic_device::mlx4::context::{Field, PathField, QpContext, ROWS};
 use softrnic_device::mlx4::field::{Owner, Side};
+use softrnic_device::mlx4::field_set::FieldSet;
 use softrnic_device::mlx4::transitions::{COMMANDS, Command, MASK_BITS, TAKEN};
 
 use crate::values::{QPN, device, full, in_state};

@@ -155,7 +155,7 @@ const NOTES: &[(Register, &str, Note)] = &[
     (Register::Lstinpkt, "opcode", |value| opcode_name(value.into())),
     (Register::Lstoutpkt, "opcode", |value| opcode_name(value.into())),
     (Register::Lstrqreq, "opcode", |value| opcode_name(value.into())),
-    (Register::Timeoutconf, "timeout", |value| ack_timeout(value.into())),
+    (Register::Timeoutconf, "timeout", timeout),
     (Register::Timeoutconf, "rnr_timer", |value| rnr_timer(value.into())),
     (Register::Statqp, "nak_syndrome", nak_syndrome),
     (Register::Qpconf, "rq_buffer", |value| format!("{} bytes", u64::from(value) * 256)),
@@ -166,6 +166,11 @@ const NOTES: &[(Register, &str, Note)] = &[
     (Register::Macxaddmsb, "mac_high", mac_high),
     (Register::Macdesaddmsb, "mac_high", mac_high),
 ];
+
+/// XRNICADCONF says how long a tick is.
+fn timeout(value: u32) -> String {
+    format!("{}, where a tick is 4.096 us", ack_timeout(value.into()))
+}
 
 fn mac_low(value: u32) -> String {
     let [a, b, c, d] = value.to_be_bytes();
@@ -228,7 +233,10 @@ mod tests {
             |register, value, field| told(register, value, field).codes[0].meaning.clone();
         assert_eq!(meaning(Register::Ipv4xadd, 0xC000_0201, "ipv4"), "192.0.2.1");
         assert_eq!(meaning(Register::Macxaddmsb, 0x0200, "mac_high"), "02:00:xx:xx:xx:xx");
-        assert_eq!(meaning(Register::Timeoutconf, 14, "timeout"), "67.108 ms");
+        assert_eq!(
+            meaning(Register::Timeoutconf, 14, "timeout"),
+            "67.108 ms, where a tick is 4.096 us"
+        );
         assert_eq!(meaning(Register::Lstinpkt, 0x0C, "opcode"), "RC READ_REQUEST");
         assert_eq!(meaning(Register::Qpconf, 0x0010_0000, "rq_buffer"), "4096 bytes");
     }
