@@ -125,7 +125,14 @@ pub(crate) fn run(campaign: &Campaign<'_>) -> anyhow::Result<ExitCode> {
                     let seed = campaign.seed + number * of + part - 1;
                     if let Some(failure) = play_one(seed, campaign.out, &mut sum) {
                         let line = failure_line(&failure);
-                        bar.suspend(|| eprintln!("{line}"));
+                        let path = campaign.out.join(file_name(seed));
+                        let written = fs::write(&path, &failure.scenario);
+                        bar.suspend(|| {
+                            eprintln!("{line}");
+                            if let Err(error) = written {
+                                eprintln!("cannot write {}: {error}", path.display());
+                            }
+                        });
                         failures.push(failure);
                     }
                     bar.inc(1);
@@ -141,11 +148,6 @@ pub(crate) fn run(campaign: &Campaign<'_>) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let (mut summary, mut failures) = results.into_inner().unwrap_or_default();
     failures.sort_by_key(|failure| failure.seed);
-    for failure in &failures {
-        let path = campaign.out.join(file_name(failure.seed));
-        fs::write(&path, &failure.scenario)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
     summary.kind = "shard";
     (summary.first_seed, summary.last_seed) = (campaign.seed, last_seed);
     summary.shard = format!("{part}/{of}");

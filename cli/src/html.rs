@@ -84,13 +84,17 @@ impl Page<'_> {
         let _ = write!(
             out,
             "<header>\n<p class=\"verdict {class}\">{}</p>\n<h1>{}</h1>\n\
-             <p class=\"sub\">Seed {} \u{b7} {} nodes \u{b7} {} phases \u{b7} {} of virtual time \u{b7} \
+             <p class=\"sub\">Seed {} \u{b7} {} nodes \u{b7} {} \u{b7} {} of virtual time \u{b7} \
              run it again: <code>{}</code></p>\n<dl class=\"figures\">\n",
             self.verdict(),
             escape(&report.scenario),
             report.seed,
             report.nodes.len(),
-            phases.len(),
+            if phases.len() == 1 {
+                "1 phase".to_owned()
+            } else {
+                format!("{} phases", phases.len())
+            },
             duration(time),
             escape(&self.command)
         );

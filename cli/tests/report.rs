@@ -90,3 +90,14 @@ fn a_phase_that_fails_is_shown_however_much_happened_before() {
     assert!(end.contains("bytes differ") && end.contains("WRITE_ONLY"));
     assert!(page.matches("class=\"ladder\"").count() <= 36);
 }
+
+#[test]
+fn a_fault_at_the_face_is_a_row_beside_the_packets() {
+    let (head, _) = TROUBLE.split_once("[[phase]]").unwrap();
+    let phase = "[[phase]]\nfrom = \"alpha\"\nto = \"beta\"\noperation = \"write\"\nsize = 64\ncount = 8\n\
+                 [[fault]]\naction = \"hold_completion\"\nnode = \"alpha\"\nfor_ns = 50000\nnth = 3\n";
+    let (page, passed) = page("face", &format!("{head}{phase}"));
+    assert!(passed);
+    assert!(page.contains("<div class=\"row remark fault\">"));
+    assert!(page.contains("alpha: fault 1, hold completion for 50000 ns"));
+}

@@ -178,7 +178,7 @@ fn flows() -> impl Strategy<Value = (Flow, BthFields)> {
 
 proptest! {
     #[test]
-    fn f_20_every_header_round_trips(what in descriptions()) {
+    fn f_20_p_13_every_header_round_trips(what in descriptions()) {
         let frame = build(&what).unwrap();
         let packet = parse(&frame).unwrap();
         prop_assert_eq!(packet.bth, &what.bth);
@@ -214,13 +214,13 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(frame in vec(any::<u8>(), 0..200)) {
+    fn p_13_arbitrary_bytes_never_panic(frame in vec(any::<u8>(), 0..200)) {
         frame_invariants::check(&frame);
     }
 
     /// Valid frames with a few bytes changed and the end cut or stretched come much further than noise.
     #[test]
-    fn damaged_frames_never_panic(
+    fn p_13_damaged_frames_never_panic(
         what in descriptions(),
         changes in vec((any::<Index>(), any::<u8>()), 0..4),
         near in vec((0..60usize, any::<u8>()), 0..3),
@@ -243,7 +243,7 @@ proptest! {
 
     /// MAC control and VLAN EtherTypes are rare in noise; here they are frequent.
     #[test]
-    fn bytes_behind_known_ethertypes_never_panic(
+    fn p_13_bytes_behind_known_ethertypes_never_panic(
         ethertype in prop_oneof![
             Just(0x0800u16), Just(0x86DD), Just(0x8915), Just(0x8808), Just(0x0806), Just(0x8100)
         ],

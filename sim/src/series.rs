@@ -87,10 +87,11 @@ impl Series {
 
     /// Window and depth from now on.
     pub(crate) fn level(&mut self, now: Nanos, window: u32, depth: u32) {
-        self.level = (window, depth);
+        // Up to now it was the level before.
         let bucket = self.bucket(now);
         bucket.window = bucket.window.max(window);
         bucket.depth = bucket.depth.max(depth);
+        self.level = (window, depth);
     }
 
     /// The bucket of a time, with those before it filled.

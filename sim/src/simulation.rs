@@ -13,7 +13,7 @@ use softrnic_engine::{
 };
 
 use crate::ernic_node::ErnicNode;
-use crate::fault::{Injector, Tally};
+use crate::fault::{Firing, Injector, Tally};
 use crate::ladder::{Mark, Remark, describe_frame};
 use crate::link::Traffic;
 use crate::native_node::NativeNode;
@@ -275,6 +275,8 @@ struct Run<'a> {
     qpns: [Qpn; 2],
     /// Its ACK timer's expiries.
     timeouts: u32,
+    /// Fault rules at a face: firings that were told, the rule's number and its words.
+    face_rules: Vec<(usize, usize, String)>,
 }
 
 impl<'a> Run<'a> {
@@ -286,7 +288,13 @@ impl<'a> Run<'a> {
         watch: Watch<'a>,
     ) -> Self {
         let now = world.now();
+        let tallies: Vec<_> = world.faults().tallies().map(|tally| tally.firings.len()).collect();
+        let rules = world.faults().rules().iter().enumerate();
+        let at_face = rules.filter(|(_, rule)| rule.action.at_face()).map(|(i, _)| i);
+        let labels = scenario.fault_labels();
+        let face_rules = at_face.map(|i| (tallies[i], i, labels[i].clone())).collect();
         Self {
+            face_rules,
             before: sum(world.sent(phase.from), world.sent(phase.to)),
             scenario,
             phase,
@@ -464,6 +472,7 @@ impl<'a> Run<'a> {
                 self.give_up("the phase's limit_ms is over");
                 return Ok(());
             }
+            self.tell_faults();
             self.look();
             let went_well = if station == self.phase.from {
                 self.take_completions()?
@@ -478,6 +487,25 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Tells the observer which rules have fired at a face: no frame says so.
+    fn tell_faults(&mut self) {
+        let mut remarks = Vec::new();
+        for (told, rule, label) in &mut self.face_rules {
+            let Some(tally) = self.world.faults().tallies().nth(*rule) else { continue };
+            for firing in tally.firings.iter().skip(*told) {
+                let Firing { at, node, what } = firing;
+                let text = format!("{label}. {what}");
+                remarks.push(Remark { at: *at, station: *node, mark: Mark::Fault, text });
+            }
+            *told = tally.firings.len();
+        }
+        if !remarks.is_empty() {
+            self.watch.activity(Activity::Observer);
+            remarks.iter().for_each(|remark| self.watch.remark(remark));
+            self.watch.activity(Activity::Device);
+        }
     }
 
     /// Takes a sample of the posting node's queue pair, and says where its ACK timer has expired.

@@ -149,9 +149,14 @@ impl QueuePair {
         depth != 0 && self.posted.wrapping_sub(self.completed) >= depth
     }
 
-    /// The doorbell moves from one index to another.
+    /// The doorbell moves from one index to another. Software that runs over its own ring has lost whole
+    /// rounds of entries: never more than a ring waits to be fetched, and the indices stay right.
     pub(super) const fn announce(&mut self, from: u32, to: u32) {
-        self.posted = self.posted.wrapping_add(newly_posted(from, to, self.sq_depth()));
+        let depth = self.sq_depth();
+        let waiting = self.posted.wrapping_sub(self.fetched) + newly_posted(from, to, depth);
+        let over = depth != 0 && waiting > depth;
+        let waiting = if over { (waiting - 1) % depth + 1 } else { waiting };
+        self.posted = self.fetched.wrapping_add(waiting);
     }
 
     /// Takes the next entry: its bus address and its place for the ticket. An index before the next
@@ -280,10 +285,28 @@ mod tests {
         qp.announce(0, 8);
         assert_eq!(qp.posted, 8);
         assert!(qp.sq_is_full());
+        (0..8).for_each(|index| {
+            qp.fetch(index);
+        });
         qp.announce(8, 3);
         assert_eq!(qp.posted, 11);
         qp.announce(3, 3);
         assert_eq!(qp.posted, 11);
+    }
+
+    #[test]
+    fn software_that_runs_over_its_ring_leaves_no_more_than_a_ring_of_work() {
+        let mut qp = queue(8, 8);
+        let mut index = 0;
+        for to in [8, 1, 8, 3, 2, 7].into_iter().cycle().take(600) {
+            qp.announce(index, to);
+            index = to;
+            assert!(qp.posted <= 8);
+        }
+        assert_eq!(qp.posted, 7, "as many as from the beginning to the index");
+        *qp.word_mut(Register::Qdepth) = 0;
+        qp.announce(7, 7);
+        assert_eq!(qp.posted, 7);
     }
 
     #[test]

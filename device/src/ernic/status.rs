@@ -341,14 +341,87 @@ mod tests {
         assert_eq!(bank.word(1), !1);
     }
 
+    fn verdict(opcode: u8, syndrome: Option<u8>, refused: Option<Reason>) -> Verdict {
+        Verdict {
+            refused,
+            flow_control: false,
+            duplicate: false,
+            opcode: Some(opcode),
+            qpn: Qpn::new(2),
+            psn: softrnic_engine::Psn::new(7),
+            syndrome,
+            congestion_experienced: false,
+        }
+    }
+
+    fn arrives(opcode: u8, syndrome: Option<u8>, refused: Option<Reason>, status: &mut Status) {
+        status.received(&verdict(opcode, syndrome, refused));
+    }
+
+    fn leaves(opcode: u8, syndrome: Option<u8>, q: u32, status: &mut Status) {
+        status.transmitted(&Train {
+            len: 64,
+            header: 64,
+            segment: 0,
+            segments: 1,
+            qpn: Qpn::new(q),
+            opcode,
+            psn: softrnic_engine::Psn::new(7),
+            syndrome,
+            flow_control: false,
+            retransmission: opcode == opcode::WRITE_LAST,
+        });
+    }
+
+    /// Every counter, with the packet that it counts: its bits wrap to 0 and touch no others.
     #[test]
-    fn counter_halves_wrap_without_touching_each_other() {
-        let mut status = status();
-        *status.word_mut(Register::Inampktcnt) = 0x1234_FFFF;
-        status.count(Register::Inampktcnt, Half::Low, 1);
-        assert_eq!(status.word(Register::Inampktcnt), 0x1234_0000);
-        *status.word_mut(Register::Inampktcnt) = 0xFFFF_0005;
-        status.count(Register::Inampktcnt, Half::High, 1);
-        assert_eq!(status.word(Register::Inampktcnt), 0x0000_0005);
+    fn each_counter_wraps_without_touching_its_other_half() {
+        use Register as R;
+        type Event = fn(&mut Status);
+        const ACK: Option<u8> = Some(0x1F);
+        const NAK: Option<u8> = Some(0x61);
+        const LOW: u32 = 0xFFFF;
+        const HIGH: u32 = 0xFFFF_0000;
+        let counters: [(R, u32, Event); 16] = [
+            (R::Insrrpktcnt, LOW, |s| arrives(opcode::SEND_ONLY, None, None, s)),
+            (R::Insrrpktcnt, LOW, |s| arrives(opcode::WRITE_ONLY, None, None, s)),
+            (R::Insrrpktcnt, HIGH, |s| arrives(opcode::READ_RESPONSE_ONLY, ACK, None, s)),
+            (R::Inampktcnt, LOW, |s| arrives(opcode::ACKNOWLEDGE, ACK, None, s)),
+            (R::Inampktcnt, HIGH, |s| arrives(opcode::UD_SEND_ONLY, None, None, s)),
+            (R::Outiopktcnt, LOW, |s| leaves(opcode::SEND_ONLY, None, 2, s)),
+            (R::Outiopktcnt, HIGH, |s| leaves(opcode::READ_REQUEST, None, 2, s)),
+            (R::Outampktcnt, LOW, |s| leaves(opcode::ACKNOWLEDGE, ACK, 2, s)),
+            (R::Outampktcnt, HIGH, |s| leaves(opcode::UD_SEND_ONLY, None, 1, s)),
+            (R::Ininvdupcnt, LOW, |s| arrives(opcode::SEND_ONLY, None, Some(Reason::Icrc), s)),
+            (R::Ininvdupcnt, HIGH, |s| {
+                s.received(&Verdict { duplicate: true, ..verdict(opcode::SEND_ONLY, None, None) });
+            }),
+            (R::Inalldrppktcnt, HIGH, |s| arrives(opcode::SEND_ONLY, None, None, s)),
+            (R::Innakpktcnt, LOW, |s| arrives(opcode::ACKNOWLEDGE, NAK, None, s)),
+            (R::Outnakpktcnt, LOW, |s| leaves(opcode::ACKNOWLEDGE, NAK, 2, s)),
+            (R::Retrycntsts, u32::MAX, |s| leaves(opcode::WRITE_LAST, None, 2, s)),
+            (R::Outrdrsppktcnt, u32::MAX, |s| leaves(opcode::READ_RESPONSE_ONLY, ACK, 2, s)),
+        ];
+        let cnps: [(R, u32, Event); 3] = [
+            (R::Incnppktcnt, u32::MAX, |s| {
+                arrives(opcode::CNP, None, Some(Reason::CongestionNotification), s);
+            }),
+            (R::Outcnppktcnt, u32::MAX, |s| leaves(opcode::CNP, None, 1, s)),
+            // Counted with all packets, which are in the other half.
+            (R::Inalldrppktcnt, LOW, |s| {
+                arrives(opcode::SEND_ONLY, None, Some(Reason::Icrc), s);
+                *s.word_mut(R::Inalldrppktcnt) -= 1 << 16;
+            }),
+        ];
+        for (register, mask, event) in counters.into_iter().chain(cnps) {
+            let mut status = status();
+            let one = mask & mask.wrapping_neg();
+            let others = 0x1234_5678 & register.row().mask() & !mask;
+            *status.word_mut(register) = others | (mask - one);
+            event(&mut status);
+            assert_eq!(status.word(register), others | mask, "{}", register.row().name);
+            event(&mut status);
+            assert_eq!(status.word(register), others, "{} wraps", register.row().name);
+        }
     }
 }

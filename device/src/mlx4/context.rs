@@ -238,7 +238,7 @@ fields! {
     Reserved36A 46[31:0] "reserved36.a" "reserved36" "reserved3" Reserved Reserved, Hex,
         "reserved" "";
     RateLimitParams 47[31:16] "rate_limit_params" "reserved36" "rate_limit_params" Linux Ignored, Hex,
-        "rate limit: unit in [31:30], value in [29:16]" "UPDATE_QP only, which is not offered";
+        "rate limit: unit in bits 31 and 30, value in bits 29 to 16" "UPDATE_QP only, which is not offered";
     Reserved36C 47[15:8] "reserved36.c" "reserved36" "reserved4" Reserved Reserved, Hex,
         "reserved" "";
     QosVport 47[7:0] "qos_vport" "reserved36" "qos_vport" Linux Ignored, Hex,

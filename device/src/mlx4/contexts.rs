@@ -262,7 +262,7 @@ impl QpContexts {
         };
         // Whether a service is offered at all is asked where it is given.
         if command != Command::Rst2Init && !row.services.contains(&service) {
-            return Err(Refusal::WrongState { command, state: from });
+            return Err(Refusal::WrongService { command, service });
         }
         let mut fields = row.brings(mask, service);
         if rss {

@@ -125,12 +125,6 @@ impl Owner {
             Self::Reserved => "reserved",
         }
     }
-
-    /// Whether the face stores it.
-    #[must_use]
-    pub const fn is_kept(self) -> bool {
-        matches!(self, Self::Face | Self::Ignored)
-    }
 }
 
 /// How a field's number is meant.

@@ -4,7 +4,7 @@ use core::fmt;
 
 use softrnic_engine::{Qpn, Reason};
 
-use super::codes::QpState;
+use super::codes::{QpState, ServiceType};
 use super::field::FullName;
 use super::transitions::Command;
 
@@ -36,6 +36,13 @@ pub enum Refusal {
         /// The queue pair's state.
         state: QpState,
     },
+    /// A state that this service cannot leave so.
+    WrongService {
+        /// What was asked.
+        command: Command,
+        /// The queue pair's service.
+        service: ServiceType,
+    },
     /// The number's low bits are those of another queue pair.
     OtherQpn {
         /// The number in the command.
@@ -64,7 +71,7 @@ impl Refusal {
     pub const fn status(&self) -> Status {
         match self {
             Self::Unknown(_) | Self::NotOffered(_) => Status::BadOpcode,
-            Self::WrongState { .. } => Status::BadQpState,
+            Self::WrongState { .. } | Self::WrongService { .. } => Status::BadQpState,
             Self::OtherQpn { .. } => Status::BadIndex,
             Self::Value { status, .. } => *status,
         }
@@ -75,7 +82,7 @@ impl Refusal {
     pub const fn reason(&self) -> Reason {
         match self {
             Self::Unknown(_) | Self::NotOffered(_) => Reason::CommandOpcode,
-            Self::WrongState { .. } => Reason::CommandState,
+            Self::WrongState { .. } | Self::WrongService { .. } => Reason::CommandState,
             Self::OtherQpn { .. } => Reason::CommandQpn,
             Self::Value { .. } => Reason::ContextValue,
         }
@@ -89,6 +96,9 @@ impl fmt::Display for Refusal {
             Self::NotOffered(command) => write!(f, "{command} is not offered"),
             Self::WrongState { command, state } => {
                 write!(f, "{command} does not start from {state}")
+            }
+            Self::WrongService { command, service } => {
+                write!(f, "{command} is not for {service}")
             }
             Self::OtherQpn { given, holder } => {
                 write!(f, "queue pair {given} has the place of {holder}, which exists")

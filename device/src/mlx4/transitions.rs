@@ -16,7 +16,7 @@ use super::field_set::FieldSet;
 use QpState::{Err, Init, Rst, Rtr, Rts, SqDraining, Sqd, Sqer};
 use ServiceType::{Mlx, RawEth, Rc, Uc, Ud, Xrc};
 
-/// A queue pair command. The seed's successor documents and both drivers agree on the opcodes.
+/// A queue pair command. Linux and iPXE use the same opcodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "they are the commands of the same names")]
 pub enum Command {

@@ -75,7 +75,53 @@ pub fn software_override(bench: &Bench) -> Check {
         same("not refused", a.refused(Reason::RegisterReadOnly), refused)?;
     }
     a.set(R::Xrnicadconf, 0, 0);
-    same("override is over", written(a, 4, 7), [6; 3])
+    same("override is over", written(a, 4, 7), [6; 3])?;
+    retry_policy_and_time_unit(bench)
+}
+
+/// XRNICADCONF\[2\]: used-up retries are no reason to stop. \[19:16\]: timeouts are 2^(width + timeout)
+/// clocks, 2^width of them hold an ACK back.
+fn retry_policy_and_time_unit(bench: &Bench) -> Check {
+    let mut world = bench.world();
+    world.a.set(R::Timeoutconf, QP, 5 | 1 << 8);
+    world.a.set(R::Xrnicadconf, 0, 1 << 2);
+    world.a.post(QP, &Wr::new(WRITE, 8))?;
+    world.on_wire = Some(Box::new(|_, _| false));
+    for _ in 0..20 {
+        world.quiet();
+        world.next_timer();
+    }
+    same("still trying", (world.frames.len(), world.a.get(R::Statqp, QP) & 1), (20, 0))?;
+    world.on_wire = None;
+    world.settle()?;
+    same("and done", world.a.get(R::Cqhead, QP), 1)?;
+
+    // CLOG2(4.096 * MHz) as the chapter prints it, and what it comes to.
+    for (clock_mhz, width, unit_ns) in [
+        (400, 11, 5120),
+        (250, 10, 4096),
+        (200, 10, 5120),
+        (125, 9, 4096),
+        (100, 9, 5120),
+        (250, 15, 131_072),
+        (250, 0, 4096),
+    ] {
+        let mut world = bench.world_with(|config| config.clock_mhz = clock_mhz);
+        for side in [&mut world.a, &mut world.b] {
+            side.set(R::Xrnicadconf, 0, width << 16);
+        }
+        world.a.set(R::Timeoutconf, QP, 3 | 1 << 8);
+        world.on_wire = Some(Box::new(|_, _| false));
+        world.run(&Wr::new(WRITE, 8))?;
+        let what = format!("{clock_mhz} MHz, width {width}");
+        same(&what, world.now.0, 2 * (unit_ns << 3))?;
+        let mut world = bench.world_with(|config| config.clock_mhz = clock_mhz);
+        world.b.set(R::Xrnicadconf, 0, width << 16);
+        world.b.set(R::Xrnicconf, 0, 0xC0_0021 | 1 << 3);
+        world.run(&Wr::new(WRITE, 8))?;
+        same(&format!("{what}: ACK on timeout"), world.now.0, unit_ns)?;
+    }
+    Ok(())
 }
 
 pub fn mac_address(bench: &Bench) -> Check {

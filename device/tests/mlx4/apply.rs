@@ -243,6 +243,22 @@ fn an_rss_queue_pair_keeps_its_table_as_it_is() {
     assert_eq!(qp.attributes().path.dest_mac, [0; 6], "no address stands there");
 }
 
+/// A reliable connection fails as a whole; its send queue alone never does.
+#[test]
+fn only_unreliable_services_come_back_from_a_send_queue_error() {
+    for &service in TAKEN {
+        let (mut contexts, mut nic) = in_state(service, QpState::Sqer);
+        let told = contexts.modify(&mut nic, Command::Sqerr2Rts, QPN, 0, &QpContext::default());
+        if matches!(service, ServiceType::Rc | ServiceType::Xrc) {
+            let refusal = told.unwrap_err();
+            assert_eq!(refusal.to_string(), format!("SQERR2RTS_QP is not for {service}"));
+            assert_eq!(refusal.status(), Status::BadQpState);
+        } else {
+            assert_eq!(told, Ok(()));
+        }
+    }
+}
+
 /// An XRC queue pair has a context and no traffic: the engine has no such service.
 #[test]
 fn an_xrc_queue_pair_lives_and_is_silent() {

@@ -228,6 +228,8 @@ pub struct Pair {
     pub frames: [u32; 2],
     /// What left, when and from where.
     pub trains: Vec<(Nanos, usize, Train)>,
+    /// Every frame with its sender, where a test wants them.
+    pub kept: Option<Vec<(usize, Vec<u8>)>>,
     flying: VecDeque<Flying>,
     held: [Option<Vec<u8>>; 2],
     room: Vec<u8>,
@@ -288,6 +290,7 @@ impl Pair {
             ladder: String::new(),
             frames: [0, 0],
             trains: Vec::new(),
+            kept: None,
             flying: VecDeque::new(),
             held: [None, None],
             room: vec![0; FRAME_LEN_MAX],
@@ -315,6 +318,9 @@ impl Pair {
             any = true;
             self.trains.push((self.now, from, train));
             let mut frame = self.room[..train.len].to_vec();
+            if let Some(kept) = &mut self.kept {
+                kept.push((from, frame.clone()));
+            }
             let number = self.frames[from];
             self.frames[from] += 1;
             let fate = fate(from, number);

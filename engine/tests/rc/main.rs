@@ -13,6 +13,7 @@ mod duplicates;
 mod endings;
 mod exchange;
 mod harness;
+mod invariance;
 mod lengths;
 mod limits;
 mod model;
@@ -28,3 +29,9 @@ mod timers;
 mod transitions;
 mod unreliable;
 mod validation;
+
+/// Cases of a property: `quick` of them, or as many as PROPTEST_CASES says.
+fn cases(quick: u32) -> proptest::test_runner::Config {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    proptest::test_runner::Config { cases: asked.unwrap_or(quick), ..Default::default() }
+}

@@ -173,7 +173,7 @@ fn run(steps: &[Step], start: u32) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(1000))]
     // T-07, T-31
     #[test]
     fn p_23_the_responder_does_what_an_obvious_one_does(

@@ -387,9 +387,9 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(1000))]
     #[test]
-    fn m_01_any_sequence_of_modifications_under_traffic(
+    fn m_01_p_26_any_sequence_of_modifications_under_traffic(
         service in prop::sample::select(&[Service::Rc, Service::Uc][..]),
         steps in prop::collection::vec(step(), 0..60)
     ) {

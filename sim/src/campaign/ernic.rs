@@ -12,6 +12,7 @@ use super::plan::{ConnectionPlan, Kind};
 use super::software::{Arrival, Bytes, Remote, Report, Request, Software};
 use crate::check::Ended;
 use crate::ernic_node::driver_path_mtu;
+use crate::fault::AtFace;
 use crate::model::Model;
 use crate::node::{Arena, NodeError};
 use crate::payload::POISON;
@@ -88,6 +89,18 @@ impl Station for ErnicNode {
 
     fn next_deadline(&mut self) -> Option<Nanos> {
         Station::next_deadline(self.nic())
+    }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        Station::handle_frame_at(self.nic(), faults, frame)
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        Station::poll_transmit_at(self.nic(), faults, room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        Station::handle_timeout_at(self.nic(), faults);
     }
 }
 

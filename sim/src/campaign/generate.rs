@@ -5,7 +5,9 @@
 
 use super::plan::{Class, ConnectionPlan, Flaw, Kind, MessagePlan, NodePlan, Plan, ServiceKind};
 use crate::check::Atomics;
-use crate::fault::{Action, Change, Corruption, Cut, Direction, Field, Match, Rule, Rules, Spot};
+use crate::fault::{
+    Action, Change, Corruption, Cut, Direction, Field, Match, Rule, Rules, Spot, Transfer,
+};
 use crate::random::Random;
 use crate::scenario::{FaceKind, ProfileKind};
 
@@ -196,8 +198,8 @@ fn message(dice: &mut Dice, plan: &Plan, at_ns: u64, adds: &mut [[usize; 2]]) ->
     let len = match connection.service {
         _ if kind.is_atomic() => 8,
         ServiceKind::Ud => len.min(mtu),
-        // ERNIC posts no empty message.
-        _ if !native[0] => len.max(1),
+        // ERNIC neither posts nor takes an empty message.
+        _ if native != [true, true] => len.max(1),
         _ => len,
     };
     let flawed = connection.service == ServiceKind::Rc && dice.one_in(120);
@@ -256,11 +258,16 @@ fn faults(dice: &mut Dice, plan: &Plan) -> Rules {
         Class::Hostile => 1 + dice.below(3),
     };
     let rules = (0..count).map(|_| {
-        let matches = when(dice, plan);
+        let mut matches = when(dice, plan);
         let action = match plan.class {
             Class::Hostile if !dice.one_in(4) => lie(dice),
+            Class::Rough if dice.one_in(6) => trouble_at_face(dice),
             _ => trouble(dice),
         };
+        if action.at_face() {
+            // A call has no direction.
+            matches.direction = Direction::Out;
+        }
         Rule::new(matches, action)
     });
     Rules(rules.collect())
@@ -308,6 +315,17 @@ fn trouble(dice: &mut Dice) -> Action {
         }),
         10 => Action::Truncate(Cut::By(1 + dice.below(80) as usize)),
         _ => Action::MarkEcn,
+    }
+}
+
+/// What a face can do without breaking its own promises.
+fn trouble_at_face(dice: &mut Dice) -> Action {
+    match dice.below(3) {
+        0 => Action::StallReceive,
+        1 => Action::LoseInterrupt,
+        _ => Action::DmaError {
+            access: dice.pick(&[None, Some(Transfer::Read), Some(Transfer::Write)]),
+        },
     }
 }
 

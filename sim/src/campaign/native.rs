@@ -13,6 +13,7 @@ use softrnic_engine::{
 use super::plan::{ConnectionPlan, Kind, NodePlan, ServiceKind};
 use super::software::{Arrival, Bytes, GRH_AREA, Remote, Report, Request, Software};
 use crate::check::Ended;
+use crate::fault::AtFace;
 use crate::node::{Arena, MEMORY_BASE, NodeError};
 use crate::payload::POISON;
 use crate::scenario::NodeSpec;
@@ -139,6 +140,18 @@ impl Station for NativeNode {
 
     fn next_deadline(&mut self) -> Option<Nanos> {
         Station::next_deadline(&mut self.nic)
+    }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        Station::handle_frame_at(&mut self.nic, faults, frame)
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        Station::poll_transmit_at(&mut self.nic, faults, room)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        Station::handle_timeout_at(&mut self.nic, faults);
     }
 }
 

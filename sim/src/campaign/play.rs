@@ -15,7 +15,7 @@ use crate::check::{
     Atomics, Delivery, End, Ended, Findings, Limits, MemoryMap, Message, NodeCheck, Posted, Use,
     Violation,
 };
-use crate::fault::{Action, Injector};
+use crate::fault::{Action, AtFace, Injector};
 use crate::link::LinkConfig;
 use crate::node::NodeError;
 use crate::payload::{POISON, fill_pattern_from};
@@ -90,27 +90,17 @@ struct Seat {
 
 impl Station for Seat {
     fn handle_frame(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
-        let mut own = Vec::new();
-        if let Some(injected) = self.meddle.before(frame) {
-            // Judged and counted as any other frame, by the checkers too.
-            self.hand_over(now, &injected);
-        }
-        match self.meddle.change(frame, &mut own) {
-            None => lost(),
-            Some(true) => self.hand_over(now, &own),
-            Some(false) => self.hand_over(now, frame),
-        }
+        self.arrive(now, frame, |node, frame| node.handle_frame(now, frame))
     }
 
     fn poll_transmit(&mut self, now: Nanos, room: &mut Room<'_>) -> Option<Train> {
         let train = self.node.poll_transmit(now, room)?;
-        let (node, frame) = (&self.node, &room.bytes[..train.len]);
-        let memory = |address, len| node.memory().slice(address, len).ok();
-        self.check.transmitted(now, node.engine(), frame, &train, memory);
+        self.left(now, &room.bytes[..train.len], &train);
         Some(train)
     }
 
     fn handle_timeout(&mut self, now: Nanos) {
+        self.awake(now);
         if self.node.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.check.look(self.node.engine());
             self.node.handle_timeout(now);
@@ -122,14 +112,61 @@ impl Station for Seat {
         let wake = Some(self.wake).filter(|&wake| wake != Nanos::NEVER);
         self.node.next_deadline().into_iter().chain(wake).min()
     }
+
+    fn handle_frame_at(&mut self, faults: &mut AtFace<'_>, frame: &[u8]) -> Verdict {
+        self.arrive(faults.now(), frame, |node, frame| node.handle_frame_at(faults, frame))
+    }
+
+    fn poll_transmit_at(&mut self, faults: &mut AtFace<'_>, room: &mut Room<'_>) -> Option<Train> {
+        let train = self.node.poll_transmit_at(faults, room)?;
+        self.left(faults.now(), &room.bytes[..train.len], &train);
+        Some(train)
+    }
+
+    fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
+        self.awake(faults.now());
+        self.check.look(self.node.engine());
+        self.node.handle_timeout_at(faults);
+        self.check.timed_out(faults.now(), self.node.engine());
+    }
 }
 
 impl Seat {
-    fn hand_over(&mut self, now: Nanos, frame: &[u8]) -> Verdict {
-        self.check.look(self.node.engine());
-        let verdict = self.node.handle_frame(now, frame);
-        self.check.received(now, self.node.engine(), frame, &verdict);
-        verdict
+    /// A frame arrives: what paired runs do to it, the engine's part, and the checkers'.
+    fn arrive(
+        &mut self,
+        now: Nanos,
+        frame: &[u8],
+        mut hand_over: impl FnMut(&mut dyn Software, &[u8]) -> Verdict,
+    ) -> Verdict {
+        let mut own = Vec::new();
+        let injected = self.meddle.before(frame);
+        let frame = match self.meddle.change(frame, &mut own) {
+            None => None,
+            Some(true) => Some(own.as_slice()),
+            Some(false) => Some(frame),
+        };
+        let mut last = lost();
+        // What was mixed in is judged and counted as any other frame, by the checkers too.
+        for frame in injected.as_deref().into_iter().chain(frame) {
+            self.check.look(self.node.engine());
+            last = hand_over(self.node.as_mut(), frame);
+            self.check.received(now, self.node.engine(), frame, &last);
+        }
+        last
+    }
+
+    /// Software's own time has come; it may still miss it where an interrupt is lost.
+    fn awake(&mut self, now: Nanos) {
+        if self.wake <= now {
+            self.wake = Nanos::NEVER;
+        }
+    }
+
+    fn left(&mut self, now: Nanos, frame: &[u8], train: &Train) {
+        let node = &self.node;
+        let memory = |address, len| node.memory().slice(address, len).ok();
+        self.check.transmitted(now, node.engine(), frame, train, memory);
     }
 }
 
@@ -391,7 +428,10 @@ impl<'a> Play<'a> {
         let qpn = seat.node.open(connection, side, local_range, (receives, receives_len))?;
         let node_ends = self.ends.iter().filter(|end| end.node == node).count();
         let shuffles = plan.faults.0.iter().any(|rule| {
-            !matches!(rule.action, Action::Drop | Action::Corrupt(_) | Action::Truncate(_))
+            matches!(
+                rule.action,
+                Action::Duplicate { .. } | Action::Delay { .. } | Action::Reorder { .. }
+            )
         });
         let name = format!("connection {number} from n{node}");
         let hostile = plan.class == Class::Hostile;

@@ -227,7 +227,12 @@ impl ResponderCheck {
         if packet.row.operation != Operation::Acknowledge {
             return self.answered(now, qpn, packet, memory, findings);
         }
-        let waits = self.owed.iter().find(|o| o.waits());
+        // Rule S-61: a NAK may stand in for the packet of a READ that cannot be had.
+        let instead = |o: &Owed| {
+            matches!(aeth.kind(), Syndrome::Nak(code) if code != nak_code::PSN_SEQUENCE)
+                && distance(psn, o.first_psn) == o.next
+        };
+        let waits = self.owed.iter().find(|o| o.waits()).filter(|o| !instead(o));
         findings.require(waits.is_none(), "P-09", now, || {
             let first = waits.map_or(0, |o| o.first_psn);
             format!("QP {qpn}: an acknowledgement overtakes the answer at PSN {first:#08x}")
