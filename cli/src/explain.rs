@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// with =VALUE (0x.., 0b.. or decimal), what that value says. Without any, the names there are
     #[arg(value_name = "NAME[=VALUE]")]
     what: Vec<String>,
-    /// Whose reading of the register space, for offsets
+    /// Whose reading of the register space: where registers and some of their fields are
     #[arg(long, default_value = Profile::V4_0.name, value_parser = profile)]
     profile: Profile,
     /// Print JSON
@@ -106,7 +106,8 @@ fn meanings(map: &Map, name: &str, value: Option<u64>) -> Vec<Explanation> {
     if let Some(at) = number(name).and_then(|offset| u32::try_from(offset).ok()) {
         found.extend(map.locate(at).map(|at| {
             let word = if at.register.row().words > 1 { at.index } else { 0 };
-            let mut told = ernic::register(at.register, word, value.map(|value| value as u32));
+            let mut told =
+                ernic::register(&map.profile, at.register, word, value.map(|value| value as u32));
             told.value = value;
             if let Some((kind, number)) = owner(at) {
                 told.name = format!("{kind} {number}, {}", told.name);
@@ -115,7 +116,8 @@ fn meanings(map: &Map, name: &str, value: Option<u64>) -> Vec<Explanation> {
         }));
     }
     if let Some((register, word)) = Register::by_name(name) {
-        let mut told = ernic::register(register, word, value.map(|value| value as u32));
+        let mut told =
+            ernic::register(&map.profile, register, word, value.map(|value| value as u32));
         told.value = value;
         found.push(told);
     }

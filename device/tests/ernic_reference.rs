@@ -10,7 +10,9 @@ use std::path::Path;
 use softrnic_device::ernic::contradictions::CONTRADICTIONS;
 use softrnic_device::ernic::explain::{self, WORDS};
 
-use softrnic_device::ernic::{Field, LIMITS, Location, Map, Mark, Profile, ROWS, Row, Section};
+use softrnic_device::ernic::{
+    Field, LIMITS, Location, Map, Mark, Profile, ROWS, Register, Row, Section,
+};
 
 #[test]
 fn the_reference_page_is_what_the_table_says() {
@@ -46,6 +48,7 @@ fn page() -> String {
         writeln!(out, "| `{}` | {} | {base} + {slot} | {resets} |", profile.name, profile.text)
             .unwrap();
     }
+    moved(&mut out);
     let mut heading = "";
     for row in ROWS {
         if row.section.name() != heading {
@@ -76,6 +79,28 @@ read-only registers, are counted (`register_unlisted`, `register_read_only`).
 | profile | what it follows | registers of queue pair i | reset values |
 |---|---|---|---|
 ";
+
+/// What a profile has elsewhere, or not at all.
+fn moved(out: &mut String) {
+    for profile in Profile::ALL {
+        for register in profile.absent {
+            writeln!(out, "\nProfile `{}` has no {}.", profile.name, register.row().name).unwrap();
+        }
+        if profile.moved.is_empty() {
+            continue;
+        }
+        writeln!(out, "\n| in `{}` | is the table's |\n|---|---|", profile.name).unwrap();
+        let place = |register: Register, mask: u32| {
+            let high = 31 - mask.leading_zeros() as u8;
+            format!("{}[{}]", register.row().name, bits(high, mask.trailing_zeros() as u8))
+        };
+        for field in profile.moved {
+            let (here, table) =
+                (place(field.on, field.bits), place(field.register, field.table_bits));
+            writeln!(out, "| {here} | {table} |").unwrap();
+        }
+    }
+}
 
 /// One line for each register of a section.
 fn index(out: &mut String, heading: &str) {

@@ -66,7 +66,7 @@ contradictions! {
         "A pair of 64 bits like all others."
     [Opkterrqba Opkterrqbamsb Outerrstsqsz] "outgoing error status queue"
         "The text sends the reader to a page that does not describe it, no driver reads it, and later guides call it deprecated."
-        "Profile `v4.0` has it; profile `v4.0-silicon` stores the registers and writes no entry."
+        "Profile `v4.0` writes it: 8 bytes as in the incoming queue, for causes on our side. The other profiles keep the registers and write no entry."
     [Opterrstsqqptrdb Ipkterrqwptr] "two write pointers of the same kind"
         "One is RW, its twin RO."
         "As printed."

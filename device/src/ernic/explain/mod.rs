@@ -20,21 +20,28 @@ use softrnic_engine::explain::{
 pub use hints::hint;
 pub use words::{WORDS, explain as word};
 
+use super::profile::Profile;
 use super::registers::Register;
 use super::row::{DeviceEffect, Effect, Field};
 use advice::{ADVICE, When};
 
-/// What a register's value says, or without one, what its fields are. `word` counts from 0 and is of
-/// importance for the bitwise banks only.
+/// What a register's value says in a profile, or without a value, what its fields are. `word` counts
+/// from 0 and is of importance for the bitwise banks only.
 #[must_use]
-pub fn register(register: Register, word: u16, value: Option<u32>) -> Explanation {
+pub fn register(
+    profile: &Profile,
+    register: Register,
+    word: u16,
+    value: Option<u32>,
+) -> Explanation {
     let row = register.row();
     let (mark, why) = row.mark.parts();
     let source = match why {
         "" => format!("PG332 register space, {mark}"),
         why => format!("PG332 register space, {mark}: {why}"),
     };
-    let fields = row.fields.iter().rev().map(|field| explain_field(register, word, field, value));
+    let places = places(profile, register);
+    let known = places.iter().fold(0, |mask, place| mask | place.bits);
     Explanation {
         name: row.name_of_word(if row.words > 1 { word } else { 0 }),
         width: 32,
@@ -42,18 +49,45 @@ pub fn register(register: Register, word: u16, value: Option<u32>) -> Explanatio
         text: row.text.into(),
         source: source.into(),
         advice: "".into(),
-        fields: fields.collect(),
-        reserved: value.map_or(0, |value| value & !row.mask()).into(),
+        fields: places.iter().map(|place| explain_field(place, word, value)).collect(),
+        reserved: value.map_or(0, |value| value & !known).into(),
     }
 }
 
-fn explain_field(
+/// A field, the register that the table has it in, and its bits in the register that software reads.
+struct FieldPlace {
     register: Register,
-    word: u16,
     field: &'static Field,
-    register_value: Option<u32>,
-) -> FieldMeaning {
-    let value = register_value.map(|value| field.of(value));
+    bits: u32,
+}
+
+/// Every field that a profile has in a register, from the highest bit down.
+fn places(profile: &Profile, register: Register) -> Vec<FieldPlace> {
+    let last_packet = matches!(register, Register::Lstinpkt | Register::Lstoutpkt);
+    let own = register.row().fields.iter().map(|field| {
+        let moved = profile.moved.iter().find(|moved| {
+            (moved.on, moved.register, moved.table_bits) == (register, register, field.mask())
+        });
+        let bits = match field.name {
+            "psn" if last_packet => profile.last_packet.0,
+            "qp" if last_packet => profile.last_packet.1,
+            _ => moved.map_or(field.mask(), |moved| moved.bits),
+        };
+        FieldPlace { register, field, bits }
+    });
+    let carried = profile.carried(register).filter_map(|moved| {
+        let field = moved.register.row().fields.iter().find(|f| f.mask() == moved.table_bits)?;
+        Some(FieldPlace { register: moved.register, field, bits: moved.bits })
+    });
+    let mut places: Vec<_> = own.chain(carried).collect();
+    places.sort_by_key(|place| core::cmp::Reverse(place.bits));
+    places
+}
+
+fn explain_field(place: &FieldPlace, word: u16, register_value: Option<u32>) -> FieldMeaning {
+    let FieldPlace { register, field, bits } = *place;
+    let low = bits.trailing_zeros();
+    let value = register_value.map(|value| (value & bits) >> low);
     let advice: Vec<_> =
         ADVICE.iter().filter(|row| row.register == register && row.field == field.name).collect();
     let codes = match value {
@@ -74,8 +108,8 @@ fn explain_field(
     };
     FieldMeaning {
         name: field.name,
-        high: field.high,
-        low: field.low,
+        high: (31 - bits.leading_zeros()) as u8,
+        low: low as u8,
         text: field.text.into(),
         value: value.map(u64::from),
         codes,
@@ -197,7 +231,7 @@ mod tests {
     use crate::ernic::ROWS;
 
     fn told(register_: Register, value: u32, field: &str) -> FieldMeaning {
-        let all = register(register_, 0, Some(value));
+        let all = register(&Profile::V4_0, register_, 0, Some(value));
         all.fields.into_iter().find(|told| told.name == field).unwrap()
     }
 
@@ -216,15 +250,30 @@ mod tests {
 
     #[test]
     fn a_bank_names_its_queue_pairs() {
-        let all = register(Register::Cqintsts, 2, Some(0x8000_0041));
+        let all = register(&Profile::V4_0, Register::Cqintsts, 2, Some(0x8000_0041));
         assert_eq!(all.name, "CQINTSTS3");
         assert_eq!(all.fields[0].codes[0].meaning, "queue pairs 64, 70, 95");
     }
 
     #[test]
+    fn a_field_is_read_where_the_profile_has_it() {
+        // Port 0x12B7, 30 queue pairs, error buffer, enabled.
+        let all = register(&Profile::V3_1, Register::Xrnicconf, 0, Some(0x12B7_1E21));
+        let told: Vec<_> =
+            all.fields.iter().map(|told| (told.high, told.low, told.name, told.value)).collect();
+        assert_eq!(told[0], (31, 16, "udp_source_port", Some(0x12B7)));
+        assert_eq!(told[1], (15, 8, "qps", Some(30)));
+        assert_eq!(all.reserved, 0);
+        let last = register(&Profile::V3_1, Register::Lstinpkt, 0, Some(0x0123_020C));
+        let told: Vec<_> = last.fields.iter().map(|told| (told.name, told.value)).collect();
+        assert_eq!(told, [("psn", Some(0x123)), ("qp", Some(2)), ("opcode", Some(0x0C))]);
+    }
+
+    #[test]
     fn bits_that_no_field_has_are_told() {
-        assert_eq!(register(Register::Xrnicconf, 0, Some(0x00E3_488B)).reserved, 0x82);
-        assert_eq!(register(Register::Ipv4xadd, 0, Some(u32::MAX)).reserved, 0);
+        let reserved = |which, value| register(&Profile::V4_0, which, 0, Some(value)).reserved;
+        assert_eq!(reserved(Register::Xrnicconf, 0x00E3_488B), 0x82);
+        assert_eq!(reserved(Register::Ipv4xadd, u32::MAX), 0);
     }
 
     #[test]
@@ -246,7 +295,7 @@ mod tests {
     fn every_row_can_be_explained_with_any_value() {
         for row in ROWS {
             for value in [None, Some(0), Some(1), Some(u32::MAX), Some(0x5555_5555)] {
-                let all = register(row.register, 0, value);
+                let all = register(&Profile::V4_0, row.register, 0, value);
                 assert_eq!(all.fields.len(), row.fields.len());
             }
         }
