@@ -42,6 +42,11 @@ fn words() -> impl Iterator<Item = (&'static Word, Explain)> {
     TABLES.iter().flat_map(|(_, words, explain)| words.iter().map(|word| (word, *explain)))
 }
 
+/// Words that are one field: the name of a value says which of them is meant.
+fn values() -> impl Iterator<Item = (&'static Word, Explain)> {
+    words().filter(|(word, _)| word.fields.len() == 1)
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let map = Map { profile: args.profile, num_qp: NUM_QP };
@@ -132,7 +137,7 @@ fn meanings(map: &Map, name: &str, value: Option<u64>) -> Vec<Explanation> {
     }));
     // By the name of one value: IBV_WC_RETRY_EXC_ERR.
     if value.is_none() && found.is_empty() {
-        for (word, explain) in words().filter(|(word, _)| word.fields.len() == 1) {
+        for (word, explain) in values() {
             let code = word.fields[0].codes.iter().find(|code| same_name(code.name, name));
             found.extend(code.map(|code| explain(word, Some(code.value))));
         }
@@ -161,7 +166,7 @@ fn count(
 
 /// Everything that can be asked for.
 fn names() -> impl Iterator<Item = &'static str> {
-    let codes = words().flat_map(|(word, _)| word.fields).flat_map(|field| field.codes);
+    let codes = values().flat_map(|(word, _)| word.fields[0].codes);
     words()
         .flat_map(|(word, _)| [word.name].into_iter().chain(word.aliases.iter().copied()))
         .chain(ROWS.iter().map(|row| row.name))
