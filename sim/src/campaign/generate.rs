@@ -338,7 +338,7 @@ const LIES: [(&str, &[u64]); 12] = [
     ("bth.ackreq", &[1]),
     ("aeth.syndrome", &[1, 0x1F, 0x20, 0x40, 0x60, 0x61, 0x62]),
     ("aeth.msn", &[1, 4, 0x80_0000]),
-    ("reth.virtualaddress", &[1, 64, 0x1_0000, 1 << 63]),
+    ("reth.va", &[1, 64, 0x1_0000, 1 << 63]),
     ("reth.r_key", &[1, 0x100]),
     ("reth.dmalength", &[1, 4, 0x100, 0x8000_0000]),
     ("ipv4.source", &[1, 2, 3]),
