@@ -27,7 +27,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # What of the machine's apt settings is taken over: how to reach a server, and what it has to show.
 KEPT_SETTINGS = ("Acquire::", "APT::Architecture ", "APT::Architectures")
 # A part of the name of each unpacked folder; raise it where unpacking changes.
-FORMAT = 1
+FORMAT = 2
 
 
 class PackageError(Exception):
@@ -134,6 +134,7 @@ def settings(state, release):
         "APT::Default-Release": release,
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "",
+        "APT::Update::Error-Mode": "any",
         "Acquire::Languages": "none",
         "Acquire::Retries": "3",
         "Debug::NoLocking": "true",
@@ -165,9 +166,9 @@ def apt(state, *arguments):
     return run(["apt-get", "--quiet=2", *arguments], environment)
 
 
-def run(command, environment=None):
+def run(command, environment=None, stdin=subprocess.DEVNULL):
     environment = dict(environment or os.environ, LC_ALL="C")
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    done = subprocess.run(command, env=environment, stdin=stdin, capture_output=True, check=False)
     if done.returncode != 0:
         said = (done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace")).strip().splitlines()
         raise PackageError(f"`{' '.join(command[:6])}` failed: {' / '.join(said[-3:])}")
@@ -180,7 +181,11 @@ def unpack(debs, folder):
         os.makedirs(os.path.join(folder, "usr", name))
         os.symlink(f"usr/{name}", os.path.join(folder, name))
     for deb in debs:
-        run(["dpkg-deb", "--extract", deb, folder])
+        # Not `dpkg-deb --extract`: it puts a folder where such a link is.
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as files:
+            run(["tar", "--extract", "--keep-directory-symlink", "--no-same-owner", "-C", folder], stdin=files.stdout)
+        if files.returncode != 0:
+            raise PackageError(f"{deb} is not a whole package: delete it")
     with open(os.path.join(folder, "packages.txt"), "w", encoding="utf-8") as file:
         file.writelines(f"{os.path.basename(deb)}\n" for deb in sorted(debs))
 
