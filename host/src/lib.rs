@@ -5,7 +5,10 @@
 #![deny(unsafe_code)]
 
 pub mod capture;
+pub mod clock;
 pub mod link;
 mod link_layer;
 pub mod pci;
+pub mod port;
 pub mod probe;
+pub mod station;
