@@ -191,8 +191,7 @@ impl Maker {
             let begin = HEADER_MAX + self.at;
             let len = segment.min(arrival.len - self.at);
             // The header overwrites the end of the frame before it, which nobody needs any more.
-            let (frame, rx) =
-                self.make(&mut slot[..begin + len], begin, arrival, from, counters);
+            let (frame, rx) = self.make(&mut slot[..begin + len], begin, arrival, from, counters);
             counters.rx_frames += 1;
             counters.rx_bytes += frame.len() as u64;
             take(frame, rx);

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn short_frames_fill_the_list_and_long_ones_the_bytes() {
-        for (len, expected) in [(60, FRAMES), (FRAME_LEN_MAX, 62)] {
+        for (len, expected) in [(60, FRAMES), (FRAME_LEN_MAX, 63)] {
             let mut outbox = Outbox::new(0);
             let mut count = 0;
             while outbox.room().is_some() {

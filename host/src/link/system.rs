@@ -370,19 +370,19 @@ pub(super) fn receive_drops(socket: BorrowedFd<'_>) -> u64 {
     if done < 0 { 0 } else { u64::from(numbers[DROPS]) }
 }
 
-/// Lets the socket drop everything that it gets, without a word to the sender.
-pub(super) fn take_nothing(socket: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut program = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
-    let filter = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
-    // SAFETY: the option's value is a `sock_fprog`; the kernel copies the program that it points to, one
-    // instruction ("return 0"), before the call returns.
+/// Puts a classic BPF program before the socket: what it returns 0 for is dropped, without a word to the sender.
+pub(super) fn filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> Result<(), Errno> {
+    let len = u16::try_from(program.len()).map_err(|_| Errno::TOOBIG)?;
+    let value = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the option's value is a `sock_fprog`; the kernel copies the program that it points to, which is as long
+    // as it says, before the call returns, and writes nothing.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_ATTACH_FILTER,
-            ptr::from_ref(&filter).cast(),
-            mem::size_of_val(&filter) as libc::socklen_t,
+            ptr::from_ref(&value).cast(),
+            mem::size_of_val(&value) as libc::socklen_t,
         )
     };
     if done < 0 { Err(last_error()) } else { Ok(()) }
@@ -442,10 +442,7 @@ pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> Result<u16, E
 }
 
 /// MAC address of an interface; `None`: it has none, or another kind of address.
-pub(super) fn interface_mac(
-    socket: BorrowedFd<'_>,
-    name: &str,
-) -> Result<Option<[u8; 6]>, Errno> {
+pub(super) fn interface_mac(socket: BorrowedFd<'_>, name: &str) -> Result<Option<[u8; 6]>, Errno> {
     let answer = interface_request(socket, name, libc::SIOCGIFHWADDR)?;
     // SAFETY: SIOCGIFHWADDR sets this member.
     let address = unsafe { answer.ifr_ifru.ifru_hwaddr };

@@ -91,23 +91,13 @@ impl Udp {
     ///
     /// # Errors
     /// `Open`.
-    pub fn open(
-        ip: IpAddr,
-        port: u16,
-        gso: bool,
-        config: &LinkConfig,
-    ) -> Result<Self, LinkError> {
+    pub fn open(ip: IpAddr, port: u16, gso: bool, config: &LinkConfig) -> Result<Self, LinkError> {
         let name = format!("udp:{}", SocketAddr::new(ip, port));
-        let open = |source: io::Error, way_out| LinkError::Open {
-            link: name.clone(),
-            source,
-            way_out,
-        };
+        let open =
+            |source: io::Error, way_out| LinkError::Open { link: name.clone(), source, way_out };
         if !config.addresses.is_empty() && !config.addresses.contains(&ip) {
-            let source = io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the address is none of the port's",
-            );
+            let source =
+                io::Error::new(io::ErrorKind::InvalidInput, "the address is none of the port's");
             return Err(open(source, " (a NIC on a udp link has the link's IP address)"));
         }
         if ip.is_unspecified() || ip.is_multicast() {
@@ -164,17 +154,16 @@ impl Udp {
             // It was one when it was committed.
             let Some(datagram) = datagram(frame, self.ip) else { continue };
             let len = datagram.payload.1 - datagram.payload.0;
-            let place = match groups.last_mut() {
-                Some(group) if gso && group.takes(&datagram) => {
-                    group.count += 1;
-                    group.bytes += len;
-                    group.count - 1
-                }
-                _ if groups.len() == BATCH => return,
-                _ => {
-                    groups.push(Group { first: at, count: 1, bytes: len, datagram });
-                    0
-                }
+            let joined = groups.last_mut().filter(|group| gso && group.takes(&datagram));
+            let place = if let Some(group) = joined {
+                group.count += 1;
+                group.bytes += len;
+                group.count - 1
+            } else if groups.len() == BATCH {
+                return;
+            } else {
+                groups.push(Group { first: at, count: 1, bytes: len, datagram });
+                0
             };
             settle(frame, &datagram, &mut self.words, self.port, place as u16);
         }
