@@ -11,4 +11,5 @@ mod link_layer;
 pub mod pci;
 pub mod port;
 pub mod probe;
+pub mod setup;
 pub mod station;
