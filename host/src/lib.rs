@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod capture;
+pub mod cm;
 mod link_layer;
 pub mod pci;
 pub mod probe;
