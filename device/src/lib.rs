@@ -13,6 +13,7 @@ pub mod ernic;
 mod memory;
 pub mod mlx4;
 mod nic;
+pub mod pci;
 pub mod reconic;
 pub mod verbs;
 
