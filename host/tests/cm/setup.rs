@@ -74,7 +74,7 @@ fn a_lost_req_is_sent_again_after_the_response_timeout() {
     let mut wire = Wire::new();
     losing(&mut wire, Kind::Req, 2);
     wire.connect(5);
-    wire.run_for(15);
+    wire.run_for(12);
     assert!(matches!(wire.one(PASSIVE), Event::Requested { .. }));
     // 4.096 us x 2^20 for the peer, and 4.096 us x 2^17 for the path.
     let wait_ns = (4096 << 20) + (4096 << 17);
@@ -227,7 +227,7 @@ fn after_an_mra_has_run_out_the_message_is_sent_again() {
     wire.settle();
     wire.log.clear();
     let asked = wire.now;
-    wire.run_for(9);
+    wire.run_for(10);
     assert_eq!(wire.story()[..2], ["0 REQ", "1 MRA"]);
     assert!(wire.log[0].at.0 - asked.0 > (4096 << 21) - 1_000_000);
 }
