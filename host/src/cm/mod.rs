@@ -16,7 +16,7 @@
 //! let now = Nanos(0);
 //! let carry = |from: &mut Cm, to: &mut Cm, ip| {
 //!     while let Some((_, mad)) = from.poll_transmit() {
-//!         assert_eq!(to.handle_mad(now, Peer { ip, qpn: Qpn::new(1) }, &mad), Ok(()));
+//!         assert_eq!(to.handle_mad(now, Peer { ip, qpn: Qpn::new(1) }, &*mad), Ok(()));
 //!     }
 //! };
 //!

@@ -209,7 +209,7 @@ fn a_thousand_connections_survive_a_wire_that_loses_a_third() {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     wire.lose = Box::new(move |_, _, _| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % 3 == 0
+        (state >> 33).is_multiple_of(3)
     });
     let ours: Vec<_> = (0..1000).map(|n| wire.connect(2 + n)).collect();
     let (mut up, mut down) = (0, 0);
