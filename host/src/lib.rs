@@ -6,6 +6,7 @@
 
 pub mod capture;
 pub mod clock;
+pub mod cm;
 pub mod link;
 mod link_layer;
 pub mod pci;
