@@ -133,7 +133,8 @@ pub struct LinkCounters {
     /// Frames of a kind that this link cannot carry, which were not sent (`udp`: no RoCE v2 packet from the link's
     /// address, or one with a VLAN tag).
     pub tx_not_carried: u64,
-    /// Frames that arrived and were dropped before we could read them, where the system tells.
+    /// Frames that arrived and were dropped before we could read them, where the system tells. `udp` gets frames in
+    /// messages of up to 64, unless they come one by one, and counts messages here.
     pub rx_dropped: u64,
     /// Frames whose IP ID was not seen, and was solved from the ICRC (`udp`).
     pub icrc_ip_id_inferred: u64,

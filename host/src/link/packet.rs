@@ -39,6 +39,8 @@ pub struct Packet {
     inbox: Inbox,
     outbox: Outbox,
     blocked: bool,
+    /// The interface is not there any more; the kernel says so only once.
+    gone: bool,
     counters: LinkCounters,
 }
 
@@ -104,18 +106,27 @@ impl Packet {
             inbox: Inbox::new(BATCH, TAG, usize::from(mtu) + 14 + TAG),
             outbox: Outbox::new(0),
             blocked: false,
+            gone: false,
             counters: LinkCounters::default(),
         })
     }
 
     /// `Gone` if the interface is; it may only be switched off.
-    fn failed(&self, errno: Errno) -> Result<(), LinkError> {
+    fn failed(&mut self, errno: Errno) -> Result<(), LinkError> {
         let here = index_to_name(&self.socket, self.index);
         if here.is_ok_and(|name| name == self.interface) {
             return match errno {
                 Errno::NETDOWN => Ok(()),
                 _ => Err(LinkError::Io { link: self.name.clone(), source: errno.into() }),
             };
+        }
+        self.gone = true;
+        self.still_there()
+    }
+
+    fn still_there(&self) -> Result<(), LinkError> {
+        if !self.gone {
+            return Ok(());
         }
         let why = "the interface was deleted, renamed or moved".to_owned();
         Err(LinkError::Gone { link: self.name.clone(), why })
@@ -162,6 +173,7 @@ impl Link for Packet {
         budget: usize,
         take: &mut dyn FnMut(&mut [u8], Rx),
     ) -> Result<usize, LinkError> {
+        self.still_there()?;
         let mut count = 0;
         let mut more = true;
         while count < budget {
@@ -205,6 +217,7 @@ impl Link for Packet {
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
+        self.still_there()?;
         self.blocked = false;
         while !self.outbox.is_empty() {
             match self.send() {
