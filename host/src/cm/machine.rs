@@ -98,6 +98,12 @@ impl Cm {
         self.connections.get(&id)?.parameters()
     }
 
+    /// Whom a connection is with; `None` where its number is not known.
+    #[must_use]
+    pub fn peer(&self, id: CommId) -> Option<Peer> {
+        self.connections.get(&id).map(|connection| connection.peer)
+    }
+
     /// Connections that exist, those in time wait included.
     #[must_use]
     pub fn connections(&self) -> usize {
@@ -305,6 +311,11 @@ impl Cm {
             _ => self.send_dreq(now, id),
         }
         Ok(())
+    }
+
+    /// Forgets a connection without a word, where none would arrive.
+    pub fn abandon(&mut self, id: CommId) {
+        self.forget(id);
     }
 
     /// Time has passed.

@@ -210,7 +210,7 @@ table! {
         /// The sender's node.
         local_ca_guid: u64 = "Local CA GUID", 28, 0, 64, Hex;
         /// The program's.
-        private_data: [u8; 196] = "Private Data", 36, 0, 1568, Bytes;
+        private_data: [u8; Rep::PRIVATE_LEN] = "Private Data", 36, 0, 1568, Bytes;
     }
 }
 
@@ -448,6 +448,11 @@ impl IpCm {
         };
         (read(self.source), read(self.destination))
     }
+}
+
+impl Rep {
+    /// Bytes of private data.
+    pub const PRIVATE_LEN: usize = 196;
 }
 
 /// The service of TCP port space of RDMA CM (annex A11): what `rdma_listen` on a port listens to.
