@@ -504,8 +504,10 @@ impl Cm {
 
     fn send_rej(&mut self, id: CommId, reason: Reject, info: &[u8], private_data: [u8; 148]) {
         let Some(connection) = self.connections.get(&id) else { return };
+        // A peer whose REQ is refused at once never learns our number.
+        let unheard = connection.state == State::ReqReceived && connection.answer.is_none();
         let rej = Rej {
-            local_comm_id: id.0,
+            local_comm_id: if unheard { 0 } else { id.0 },
             remote_comm_id: connection.remote_comm_id,
             message: match connection.state {
                 State::ReqReceived => 0,
