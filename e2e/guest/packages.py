@@ -197,11 +197,14 @@ def launcher(folder, program):
     if not found:
         raise PackageError(f"there is no program {program} in {folder}")
     script = os.path.join(folder, f"run-{program}")
-    # QEMU's firmware files are not where it was built for; other programs need no such word.
-    data = ' -L "$here/usr/share/qemu" -L "$here/usr/share/seabios"' if program.startswith("qemu-system-") else ""
+    # QEMU's firmware files and modules are not where it was built for; other programs need no such word.
+    data, modules = "", ""
+    if program.startswith("qemu-system-"):
+        data = ' -L "$here/usr/share/qemu" -L "$here/usr/share/seabios"'
+        modules = 'export QEMU_MODULE_DIR="$here/usr/lib/x86_64-linux-gnu/qemu"\n'
     text = f"""#!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
-exec "$here/lib64/ld-linux-x86-64.so.2" --library-path "$here/usr/lib/x86_64-linux-gnu" \\
+{modules}exec "$here/lib64/ld-linux-x86-64.so.2" --library-path "$here/usr/lib/x86_64-linux-gnu" \\
     "$here/{os.path.relpath(found[0], folder)}"{data} "$@"
 """
     part = f"{script}.{os.getpid()}"

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod capture;
+pub mod link;
 mod link_layer;
 pub mod pci;
 pub mod probe;
