@@ -9,3 +9,4 @@ pub mod link;
 mod link_layer;
 pub mod pci;
 pub mod probe;
+pub mod vfio;

@@ -76,7 +76,9 @@ impl Interrupts {
         if !level {
             self.pending = false;
         }
-        if self.pending && let Some(target) = &self.vectors[LINE_VECTOR] {
+        if self.pending
+            && let Some(target) = &self.vectors[LINE_VECTOR]
+        {
             self.pending = false;
             count(signal(target), &mut self.counters.msix, &mut self.counters.lost);
         }
@@ -146,7 +148,9 @@ impl Interrupts {
             }
             (_, irq_set::DATA_EVENTFD) => Err("masks are set by messages, not by eventfds"),
             (action, _) if index == IRQ_INTX => {
-                if data == irq_set::DATA_NONE && count > 0 || chosen.first().is_some_and(|byte| *byte != 0) {
+                if data == irq_set::DATA_NONE && count > 0
+                    || chosen.first().is_some_and(|byte| *byte != 0)
+                {
                     self.intx_masked = action == irq_set::MASK;
                 }
                 Ok(())
@@ -177,7 +181,8 @@ impl Interrupts {
             self.intx = targets.into_iter().next();
         } else {
             // A vector that gets a target while the line is up has missed its rise.
-            self.pending |= self.level && range.contains(&LINE_VECTOR) && self.vectors[LINE_VECTOR].is_none();
+            self.pending |=
+                self.level && range.contains(&LINE_VECTOR) && self.vectors[LINE_VECTOR].is_none();
             self.vectors[range].iter_mut().zip(targets).for_each(|(slot, fd)| *slot = Some(fd));
         }
         Ok(())
@@ -200,8 +205,10 @@ impl Interrupts {
         chosen: &'a [u8],
     ) -> impl Iterator<Item = (&'a OwnedFd, usize)> {
         range.enumerate().filter_map(move |(nth, interrupt)| {
-            let named = data != irq_set::DATA_BOOL || chosen.get(nth).is_some_and(|byte| *byte != 0);
-            let target = if index == IRQ_INTX { &self.intx } else { self.vectors.get(interrupt)? };
+            let named =
+                data != irq_set::DATA_BOOL || chosen.get(nth).is_some_and(|byte| *byte != 0);
+            let target =
+                if index == IRQ_INTX { &self.intx } else { self.vectors.get(interrupt)? };
             target.as_ref().filter(|_| named).map(|target| (target, interrupt))
         })
     }

@@ -21,7 +21,9 @@ use super::wire::{MAPS_MAX, PAGE_LEN};
 #[derive(Debug, Error)]
 pub enum MapError {
     /// Address, size or file offset is not a multiple of 4096, or the range wraps, or is empty.
-    #[error("a map of {len:#x} bytes at {address:#x} is not made of whole pages of the address space")]
+    #[error(
+        "a map of {len:#x} bytes at {address:#x} is not made of whole pages of the address space"
+    )]
     NotPages {
         /// First bus address.
         address: u64,
@@ -332,15 +334,14 @@ fn map_file(
     readable: bool,
     writable: bool,
 ) -> Result<MmapRegion, MapError> {
-    let sealed = |file: &OwnedFd| {
-        fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
-    };
+    let sealed =
+        |file: &OwnedFd| fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if !sealed(&file) && fcntl_add_seals(&file, SealFlags::SHRINK).is_err() {
         return Err(MapError::CanShrink);
     }
     let system = |error: std::io::Error| MapError::System(MmapRegionError::Mmap(error));
     let file_len = fstat(&file).map_err(|errno| system(errno.into()))?.st_size.max(0) as u64;
-    let end = offset.checked_add(len).unwrap_or(u64::MAX);
+    let end = offset.saturating_add(len);
     if end > file_len {
         return Err(MapError::BehindEnd { file_len, end });
     }

@@ -8,7 +8,7 @@
 //! | `function` | the trait that a device implements, so that any face can be served |
 //! | `memory` | guest memory: what the client mapped, and nothing else |
 //! | `interrupts` | MSI-X and INTx by eventfd |
-//! | `card` | ERNIC and RecoNIC's card behind that trait |
+//! | `card` | a NIC with 32-bit registers behind that trait |
 //!
 //! The server is ours, not the `vfio_user` crate's: that one allocates what a client asks for, loses its
 //! place in the stream when it refuses a message, waits for ever for the rest of a message, and answers
@@ -23,7 +23,7 @@ mod session;
 mod socket;
 pub mod wire;
 
-pub use card::{Card, CardFunction, Ernic, reconic_card, ernic_card};
+pub use card::{CardFunction, Ernic, PciState, Registers};
 pub use function::Function;
 pub use interrupts::InterruptCounters;
 pub use memory::{GuestMemory, MapError, MapRequest, RefusedAccesses};

@@ -210,7 +210,7 @@ impl Client {
     fn flush(&mut self) -> Result<bool, String> {
         let mut moved = false;
         while !self.session.output().is_empty() {
-            match socket::send(&self.socket, self.session.output(), &[]) {
+            match socket::send(&self.socket, self.session.output()) {
                 Ok(0) => break,
                 Ok(sent) => {
                     self.session.sent(sent);

@@ -251,12 +251,7 @@ impl Session {
         Some(header.size.get() as usize)
     }
 
-    fn message(
-        &mut self,
-        message: &[u8],
-        descriptors: Vec<OwnedFd>,
-        function: &mut impl Function,
-    ) {
+    fn message(&mut self, message: &[u8], descriptors: Vec<OwnedFd>, function: &mut impl Function) {
         let Ok((header, body)) = Header::read_from_prefix(message) else { return };
         self.counters.messages += 1;
         let start = self.output.len();
@@ -344,7 +339,10 @@ impl Session {
         let (version, text) = prefix::<Version>(body)?;
         if version.major.get() != 0 {
             let major = version.major.get();
-            return Err(Refusal::new(Errno::PROTONOSUPPORT, format!("version {major} is not spoken")));
+            return Err(Refusal::new(
+                Errno::PROTONOSUPPORT,
+                format!("version {major} is not spoken"),
+            ));
         }
         let text = text.strip_suffix(&[0]).unwrap_or(text);
         if !text.is_empty() {
@@ -428,9 +426,11 @@ impl Session {
             return Err(Refusal::invalid(format!("interrupt index {index}; there are {IRQS}")));
         }
         let (index, start, count) = (index.get(), start.get(), count.get());
-        self.interrupts
-            .set(flags.get(), index, start, count, chosen, descriptors)
-            .map_err(|why| Refusal::invalid(format!("interrupts {start} to {start} + {count} of index {index}: {why}")))
+        self.interrupts.set(flags.get(), index, start, count, chosen, descriptors).map_err(|why| {
+            Refusal::invalid(format!(
+                "interrupts {start} to {start} + {count} of index {index}: {why}"
+            ))
+        })
     }
 
     fn region_read(&mut self, body: &[u8], function: &mut impl Function) -> Result<(), Refusal> {
@@ -466,7 +466,10 @@ impl Session {
             .map_err(|_| Refusal::invalid("entries have 24 bytes each"))?;
         if multi.count.get() != entries.len() as u64 {
             let count = multi.count.get();
-            return Err(Refusal::invalid(format!("{} entries where {count} are told", entries.len())));
+            return Err(Refusal::invalid(format!(
+                "{} entries where {count} are told",
+                entries.len()
+            )));
         }
         // All or nothing: a client cannot be told which one was wrong.
         for entry in entries {
@@ -559,7 +562,9 @@ fn dma_map(
         file: descriptors.pop().map(|file| (file, map.offset.get())),
     })?;
     if !reachable {
-        tracing::debug!("{len:#x} bytes at {address:#x} have no file descriptor; the device cannot reach them");
+        tracing::debug!(
+            "{len:#x} bytes at {address:#x} have no file descriptor; the device cannot reach them"
+        );
     }
     Ok(())
 }

@@ -1,15 +1,15 @@
 //! A UNIX stream socket with file descriptors beside the bytes, never waiting. Knows no message.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg,
+    socket_with,
 };
 
 use super::wire::FDS_MAX;
@@ -59,20 +59,10 @@ pub(super) fn receive(
     Ok(if message.bytes == 0 { Received::End } else { Received::Bytes(message.bytes) })
 }
 
-/// Sends what goes now, with file descriptors beside the first byte. 0: nothing goes now.
-pub(super) fn send(
-    socket: impl AsFd,
-    bytes: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<usize, Errno> {
-    let mut space = [MaybeUninit::uninit(); CONTROL_LEN];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(Errno::TOOMANYREFS);
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+/// Sends what goes now. 0: nothing goes now.
+pub(super) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
-        match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags) {
+        match rustix::net::send(&socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Ok(0),
             other => return other,
@@ -92,13 +82,6 @@ pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, Errno> {
         other => other?,
     }
     listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-/// Connects to a path.
-pub(super) fn connect_to(path: &Path) -> Result<OwnedFd, Errno> {
-    let socket = stream()?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
