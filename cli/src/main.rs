@@ -15,6 +15,8 @@ mod regs;
 mod report_table;
 mod run;
 mod show;
+#[expect(dead_code, reason = "the commands that use it follow")]
+mod station_args;
 
 use std::io;
 use std::process::ExitCode;

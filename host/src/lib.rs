@@ -5,8 +5,13 @@
 #![deny(unsafe_code)]
 
 pub mod capture;
+pub mod clock;
+pub mod cm;
 pub mod link;
 mod link_layer;
 pub mod pci;
+pub mod port;
 pub mod probe;
+pub mod setup;
+pub mod station;
 pub mod vfio;

@@ -704,6 +704,27 @@ fn check_faults(
     Ok(Rules(rules))
 }
 
+/// A file of `[[fault]]` tables and nothing else, as a real link takes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFaults {
+    #[serde(default)]
+    fault: Vec<Spanned<RawFault>>,
+}
+
+impl Rules {
+    /// Parses a file of `[[fault]]` tables for a real link, where there are neither other nodes nor phases.
+    /// `file` is only for error messages.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
+        let source = Source { file, text };
+        let raw: RawFaults = toml::from_str(text).map_err(|e| source.reader_error(&e))?;
+        check_faults(&source, &raw.fault, &[], &[])
+    }
+}
+
 /// A loss rate is a rule for each end of each phase that has one.
 fn loss_rules(raw: &RawScenario, links: &[LinkSpec], phases: &[PhaseSpec]) -> Vec<Rule> {
     let mut rules = Vec::new();

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 pub use qemu_stream::QemuStream;
 use softrnic_engine::{Room, Rx};
 use thiserror::Error;
-pub use url::{LinkUrl, LinkUrlError};
+pub use url::{KINDS, Kind, LinkUrl, LinkUrlError};
 
 /// What a link can carry, fixed while it is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

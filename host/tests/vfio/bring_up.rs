@@ -6,7 +6,7 @@ use softrnic_host::vfio::wire::{
     CONFIG_REGION, Command, DeviceInfo, IRQ_INTX, IRQ_MSIX, IRQS, IrqInfo, REGIONS, RegionInfo,
     Version, WriteEntry, WriteMulti, flags,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::bench::Bench;
 use crate::client::{CAPABILITIES, Client, access, version_body};

@@ -170,7 +170,10 @@ fn intx_triggers_once_masks_itself_and_triggers_again_while_the_line_is_up() {
     client.request(Command::SetIrqs, &unmask, &[]).unwrap();
     assert_eq!(client.read32(CONFIG_REGION, 4) >> 16 & 1 << 3, 0);
     assert_eq!(wait_for(&target, 0), None);
+    // MSI-X was told of the first one as well.
+    a.ernic.platform_mut().wait_for_interrupt();
     // Interrupt Disable: the status is shown, the line stays down.
+    let client = &mut a.ernic.platform_mut().client;
     client.write(CONFIG_REGION, 4, &0x406u16.to_le_bytes()).unwrap();
     a.post(&Request::send(2, Local::Inline(b"but not now")));
     a.ernic.platform_mut().wait_for_interrupt();

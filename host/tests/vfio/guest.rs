@@ -42,7 +42,6 @@ pub fn wait_for(target: &OwnedFd, seconds: i64) -> Option<u64> {
 pub struct Guest {
     pub client: Client,
     pub interrupt: OwnedFd,
-    pub file: OwnedFd,
     memory: MmapRegion,
     next: u64,
 }
@@ -56,9 +55,9 @@ impl Guest {
         client.write(CONFIG_REGION, 4, &6u16.to_le_bytes()).unwrap();
         let interrupt = interrupt_target();
         client.set_target(IRQ_MSIX, &interrupt).unwrap();
-        let mapped = FileOffset::new(file.try_clone().unwrap().into(), FILE_OFFSET);
+        let mapped = FileOffset::new(file.into(), FILE_OFFSET);
         let memory = MmapRegion::from_file(mapped, RAM_LEN as usize).unwrap();
-        Self { client, interrupt, file, memory, next: RAM_BASE }
+        Self { client, interrupt, memory, next: RAM_BASE }
     }
 
     /// Waits for an interrupt.

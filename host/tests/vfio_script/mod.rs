@@ -270,11 +270,10 @@ impl World {
         };
         match Command::from_number(owed.command) {
             Some(Command::DmaMap) => {
-                let memory = &mut self.nic.memory;
-                memory.set_bus_master(true);
-                let reached = [1, 2].iter().all(|bit| quad(0) >> 32 & bit != 0)
-                    && memory.read(quad(16), &mut [0]).is_ok();
-                memory.set_bus_master(self.pci_bus_master());
+                let bus_master = self.pci_bus_master();
+                self.nic.memory.set_bus_master(true);
+                let reached = self.nic.memory.read(quad(16), &mut [0]).is_ok();
+                self.nic.memory.set_bus_master(bus_master);
                 self.maps.push((quad(16), quad(24), reached));
             }
             Some(Command::DmaUnmap) if quad(0) >> 32 != 0 => self.maps.clear(),

@@ -1,0 +1,7 @@
+//! Stories of connections: every message, every timeout, every refusal, on a virtual clock.
+#![allow(clippy::unwrap_used, reason = "a test's own helpers may panic")]
+
+mod end;
+mod properties;
+mod setup;
+mod wire;
