@@ -17,3 +17,4 @@ pub mod probe;
 pub mod setup;
 pub mod station;
 pub mod verify;
+pub mod vfio;
