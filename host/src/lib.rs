@@ -14,3 +14,4 @@ pub mod port;
 pub mod probe;
 pub mod setup;
 pub mod station;
+pub mod verbs;
