@@ -183,6 +183,13 @@ impl<H: Memory, D: Memory> Reconic<H, D> {
         Self { nic: Nic::ernic(config, memory), statistics: Statistics::default() }
     }
 
+    /// Power-on state again, but for the card's memory and what was counted as refused.
+    pub fn reset(&mut self) {
+        self.nic.reset();
+        self.nic.memory.windows = [Window::default(); 8];
+        self.statistics = Statistics::default();
+    }
+
     /// Reads a word of the BAR.
     pub fn read32(&mut self, offset: u32) -> u32 {
         match offset {
@@ -282,6 +289,8 @@ mod tests {
         card.handle_frame(Nanos(0), &arp, Rx::default());
         card.handle_frame(Nanos(0), &arp, Rx::default());
         assert_eq!([0x1C, 0x1C, 0x24, 0x0C].map(|at| card.read32(0x10_2000 + at)), [2, 0, 2, 0]);
+        card.reset();
+        assert_eq!([0x24, 0x200].map(|at| card.read32(0x10_2000 + at)), [0, 0]);
         assert_eq!(card.read32(0x10_0000), 0);
         card.write32(0x3F_FFFC, 1);
         let refused = card.nic.engine.refused();

@@ -1,0 +1,157 @@
+//! A NIC with 32-bit registers as a PCI function: registers in one BAR, MSI-X in another. What differs
+//! between our ERNIC and RecoNIC's card around one is behind [`Registers`].
+
+use softrnic_device::pci::{
+    Bar, BarError, ConfigSpace, ERNIC_BAR, ERNIC_IDENTITY, MSIX_BAR, MSIX_BAR_LEN, MsixTable,
+};
+use softrnic_device::{Nic, ernic};
+use softrnic_engine::{Engine, Reason};
+
+use super::{Function, GuestMemory};
+
+/// An ERNIC in guest memory.
+pub type Ernic = Nic<ernic::Ernic, GuestMemory>;
+
+/// A NIC as its driver sees it.
+pub trait Registers {
+    /// Bytes of the registers' BAR: a power of two.
+    fn bar_len(&self) -> u32;
+    /// Reads a register; the offset is a multiple of 4.
+    fn read32(&mut self, offset: u32) -> u32;
+    /// Writes a register; the offset is a multiple of 4.
+    fn write32(&mut self, offset: u32, value: u32);
+    /// The level of the interrupt line.
+    fn interrupt(&self) -> bool;
+    /// Power-on state.
+    fn reset(&mut self);
+    /// The engine, which counts refused accesses.
+    fn engine_mut(&mut self) -> &mut Engine;
+    /// The guest's memory.
+    fn memory_mut(&mut self) -> &mut GuestMemory;
+}
+
+impl Registers for Ernic {
+    fn bar_len(&self) -> u32 {
+        self.device.map().profile.map_len.next_power_of_two()
+    }
+
+    fn read32(&mut self, offset: u32) -> u32 {
+        self.read32(offset)
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        self.write32(offset, value);
+    }
+
+    fn interrupt(&self) -> bool {
+        self.interrupt()
+    }
+
+    fn reset(&mut self) {
+        self.reset();
+    }
+
+    fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    fn memory_mut(&mut self) -> &mut GuestMemory {
+        &mut self.memory
+    }
+}
+
+/// What PCI adds to a card.
+#[derive(Debug)]
+pub struct PciState {
+    config: ConfigSpace,
+    msix: MsixTable,
+}
+
+impl PciState {
+    /// For a card with registers of `bar_len` bytes, as ERNIC presents itself.
+    ///
+    /// # Errors
+    /// Its registers' size cannot be a BAR's.
+    pub fn new(bar_len: u32) -> Result<Self, BarError> {
+        let registers = Bar { index: ERNIC_BAR, len: bar_len };
+        let vectors = Bar { index: MSIX_BAR, len: MSIX_BAR_LEN };
+        let config = ConfigSpace::new(ERNIC_IDENTITY, &[vectors, registers])?;
+        Ok(Self { config, msix: MsixTable::default() })
+    }
+}
+
+/// A card on PCI, for the time of a call: who owns the card is not asked.
+#[derive(Debug)]
+pub struct CardFunction<'a, R> {
+    /// The card.
+    pub card: &'a mut R,
+    /// What PCI adds.
+    pub pci: &'a mut PciState,
+}
+
+impl<R: Registers> CardFunction<'_, R> {
+    /// Whether an access is made of whole words. Wider ones are several, as a bridge to a 32-bit bus makes
+    /// them; anything else reads 0, changes nothing, and is counted: every driver uses words, and nothing
+    /// is known of byte strobes.
+    fn words(&mut self, bar: usize, offset: u32, len: usize) -> bool {
+        let whole = offset.is_multiple_of(4) && len.is_multiple_of(4);
+        if !whole && bar == ERNIC_BAR {
+            self.card.engine_mut().count_refused(Reason::RegisterAlignment);
+        }
+        whole
+    }
+}
+
+impl<R: Registers> Function for CardFunction<'_, R> {
+    fn config(&self) -> &ConfigSpace {
+        &self.pci.config
+    }
+
+    fn config_mut(&mut self) -> &mut ConfigSpace {
+        &mut self.pci.config
+    }
+
+    fn memory_mut(&mut self) -> &mut GuestMemory {
+        self.card.memory_mut()
+    }
+
+    fn read(&mut self, bar: usize, offset: u32, out: &mut [u8]) {
+        if !self.words(bar, offset, out.len()) {
+            out.fill(0);
+            return;
+        }
+        for (at, word) in (offset..).step_by(4).zip(out.as_chunks_mut().0) {
+            let value = match bar {
+                ERNIC_BAR => self.card.read32(at),
+                _ => self.pci.msix.read32(at),
+            };
+            *word = value.to_le_bytes();
+        }
+    }
+
+    fn write(&mut self, bar: usize, offset: u32, bytes: &[u8]) {
+        if !self.words(bar, offset, bytes.len()) {
+            return;
+        }
+        for (at, word) in (offset..).step_by(4).zip(bytes.as_chunks().0) {
+            let value = u32::from_le_bytes(*word);
+            match bar {
+                ERNIC_BAR => self.card.write32(at, value),
+                _ => self.pci.msix.write32(at, value),
+            }
+        }
+    }
+
+    fn interrupt(&self) -> bool {
+        self.card.interrupt()
+    }
+
+    fn set_pending(&mut self, vector: usize, pending: bool) {
+        self.pci.msix.set_pending(vector, pending);
+    }
+
+    fn reset(&mut self) {
+        self.card.reset();
+        self.pci.msix = MsixTable::default();
+    }
+}
