@@ -32,12 +32,14 @@ pub enum LinkUrl {
         /// The interface; made if it is not there.
         interface: String,
     },
-    /// `packet:IFACE[?kernel-arp]`: AF_PACKET on a network interface.
+    /// `packet:IFACE[?kernel-arp][&single]`: AF_PACKET on a network interface.
     Packet {
         /// The interface.
         interface: String,
         /// The NIC shares the interface's addresses, and the kernel answers ARP, NDP and ICMP.
         kernel_arp: bool,
+        /// Each packet by itself, past the queueing discipline.
+        single: bool,
     },
     /// `pcap:IN[?record=OUT][&paced]`: replay and record.
     Pcap {
@@ -96,12 +98,13 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "packet",
-        form: "packet:IFACE[?kernel-arp]",
+        form: "packet:IFACE[?kernel-arp][&single]",
         text: "network interface (AF_PACKET) with a MAC address of our own, or sharing the kernel's addresses",
         parse: |rest, mut options| {
             let kernel_arp = options.flag("kernel-arp");
+            let single = options.flag("single");
             options.done()?;
-            Ok(LinkUrl::Packet { interface: interface(rest, "packet:IFACE")?, kernel_arp })
+            Ok(LinkUrl::Packet { interface: interface(rest, "packet:IFACE")?, kernel_arp, single })
         },
     },
     Kind {
@@ -240,9 +243,14 @@ impl fmt::Display for LinkUrl {
                 if *single { f.write_str("?single") } else { Ok(()) }
             }
             Self::Tap { interface } => write!(f, "tap:{interface}"),
-            Self::Packet { interface, kernel_arp } => {
+            Self::Packet { interface, kernel_arp, single } => {
                 write!(f, "packet:{interface}")?;
-                if *kernel_arp { f.write_str("?kernel-arp") } else { Ok(()) }
+                match (kernel_arp, single) {
+                    (false, false) => Ok(()),
+                    (true, false) => f.write_str("?kernel-arp"),
+                    (false, true) => f.write_str("?single"),
+                    (true, true) => f.write_str("?kernel-arp&single"),
+                }
             }
             Self::Pcap { input, record, paced } => {
                 write!(f, "pcap:{}", input.display())?;
@@ -271,6 +279,8 @@ mod tests {
             "tap:rnic0",
             "packet:eth0",
             "packet:eth0?kernel-arp",
+            "packet:eth0?single",
+            "packet:eth0?kernel-arp&single",
             "pcap:in.pcapng",
             "pcap:in.pcapng?paced",
             "pcap:in.pcapng?record=out.pcapng",
