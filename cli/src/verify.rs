@@ -11,7 +11,7 @@ use serde::Serialize;
 use softrnic_device::ernic::Profile;
 use softrnic_engine::PathMtu;
 use softrnic_host::endpoint::{Endpoint, ErnicEndpoint, NativeEndpoint};
-use softrnic_host::verbs::Context;
+use softrnic_host::verbs;
 use softrnic_host::verify::{self, GUARD, Operation, Plan, Summary};
 
 use crate::station_args::{FaceArg, StationArgs};
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let region = largest.next_multiple_of(8) as usize + 2 * GUARD;
     match args.station.face {
         FaceArg::Native => {
-            let context = Context::open("rnic", setup)?;
+            let context = verbs::Context::open("rnic", setup)?;
             let mut endpoint = NativeEndpoint::new(context.clone(), region)?;
             let code = play(args, &mut endpoint, region)?;
             context.stop_capture()?;

@@ -46,7 +46,10 @@ impl NativeEndpoint {
 
     fn offset(&self, offset: u64) -> Result<usize, EndpointError> {
         usize::try_from(offset).map_err(|_| {
-            EndpointError::new(format!("offset {offset} is not in the region of {} bytes", self.len))
+            EndpointError::new(format!(
+                "offset {offset} is not in the region of {} bytes",
+                self.len
+            ))
         })
     }
 
