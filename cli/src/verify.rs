@@ -1,10 +1,10 @@
 //! `rnic verify`: moves data between two ends and compares every byte, here and there.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -209,20 +209,32 @@ fn serve(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Res
     }
 }
 
+/// How long a server may take to start.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two attempts to reach it.
+const DIAL_PAUSE: Duration = Duration::from_millis(50);
+
 /// Connects to a server that may be about to start.
 fn dial(host: &str, port: u16) -> anyhow::Result<TcpStream> {
     let addresses: Vec<_> = (host, port)
         .to_socket_addrs()
         .with_context(|| format!("{host} is no address or name that can be found"))?
         .collect();
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, Duration::from_secs(10)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
+    let until = Instant::now() + DIAL_TIMEOUT;
+    let error = loop {
+        let mut last = None;
+        for address in &addresses {
+            match TcpStream::connect_timeout(address, Duration::from_secs(10)) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
         }
-    }
-    let Some(error) = last else { bail!("{host} has no address") };
+        let Some(error) = last else { bail!("{host} has no address") };
+        if error.kind() != ErrorKind::ConnectionRefused || Instant::now() >= until {
+            break error;
+        }
+        std::thread::sleep(DIAL_PAUSE);
+    };
     Err(error).with_context(|| {
         format!(
             "no server at {host}, TCP port {port}; start `rnic verify` without HOST there first"
