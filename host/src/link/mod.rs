@@ -244,6 +244,13 @@ impl LinkUrl {
             Self::Pcap { input, record, paced } => {
                 Box::new(Pcap::open(input, record.as_deref(), *paced, config)?)
             }
+            Self::None => {
+                return Err(LinkError::Open {
+                    link: self.to_string(),
+                    source: io::Error::new(io::ErrorKind::NotFound, "no link was given"),
+                    way_out: " (`--link KIND:WHERE`; docs/links.md has the kinds)",
+                });
+            }
         })
     }
 }

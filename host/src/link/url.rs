@@ -50,6 +50,8 @@ pub enum LinkUrl {
         /// In the file's own time, instead of as fast as they are taken.
         paced: bool,
     },
+    /// `none:`: there is no link, because a card has its own.
+    None,
 }
 
 /// One kind of link, for parsing and for help.
@@ -117,6 +119,12 @@ pub const KINDS: &[Kind] = &[
             options.done()?;
             Ok(LinkUrl::Pcap { input: needed(rest, "pcap:IN")?.into(), record, paced })
         },
+    },
+    Kind {
+        name: "none",
+        form: "none:",
+        text: "no link: for programs that drive a card, which has its own",
+        parse: |_, options| options.done().map(|()| LinkUrl::None),
     },
 ];
 
@@ -242,6 +250,7 @@ impl fmt::Display for LinkUrl {
                 write!(f, "udp:{}", SocketAddr::new(*ip, *port))?;
                 if *single { f.write_str("?single") } else { Ok(()) }
             }
+            Self::None => f.write_str("none:"),
             Self::Tap { interface } => write!(f, "tap:{interface}"),
             Self::Packet { interface, kernel_arp, single } => {
                 write!(f, "packet:{interface}")?;
