@@ -10,7 +10,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use softrnic_device::ernic::Profile;
 use softrnic_engine::PathMtu;
-use softrnic_host::endpoint::{Endpoint, ErnicEndpoint};
+use softrnic_host::endpoint::{Endpoint, ErnicEndpoint, NativeEndpoint};
+use softrnic_host::verbs;
 use softrnic_host::verify::{self, GUARD, Operation, Plan, Summary};
 
 use crate::station_args::{FaceArg, StationArgs};
@@ -105,10 +106,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => args.max_size,
     };
     let region = largest.next_multiple_of(8) as usize + 2 * GUARD;
-    let link = setup.open_link()?;
     match args.station.face {
-        FaceArg::Native => bail!("not yet"),
+        FaceArg::Native => {
+            let context = verbs::Context::open("rnic", setup)?;
+            let mut endpoint = NativeEndpoint::new(context.clone(), region)?;
+            let code = play(args, &mut endpoint, region)?;
+            context.stop_capture()?;
+            Ok(code)
+        }
         FaceArg::Ernic => {
+            let link = setup.open_link()?;
             let profile = Profile::V4_0;
             let mut endpoint = ErnicEndpoint::model(&setup, link, profile, region, largest)?;
             let code = play(args, &mut endpoint, region)?;

@@ -1,12 +1,15 @@
 //! Stories of single kinds of links.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use softrnic_engine::Qpn;
 use softrnic_engine::packet::{Flow, Layer3, Packet, Template, build, describe, parse};
+use softrnic_engine::{Nanos, Qpn};
+use softrnic_host::capture::{Interface, Reader, Writer};
 use softrnic_host::link::{Link, Written};
 
 use crate::ends::{
@@ -37,6 +40,9 @@ stories! {
     Nothing udp_passes_congestion_marks;
     Nothing udp_counts_what_it_cannot_carry;
     Nothing udp_needs_an_address_of_this_machine;
+    Nothing pcap_replays_at_once_and_records_what_is_sent;
+    Nothing pcap_keeps_the_files_time_when_paced;
+    Nothing pcap_says_what_is_wrong_with_its_files;
     Namespaces udp_headers_on_the_wire_are_those_the_icrc_covers;
     Namespaces packet_survives_an_interface_that_goes_down_and_up;
     Namespaces packet_shares_an_interface_with_the_kernel;
@@ -369,4 +375,121 @@ fn packet_puts_vlan_tags_back() {
         .unwrap();
     }
     assert_eq!(tci, Some(0x6123));
+}
+
+/// A file of this test's own in the temporary folder, removed in the end.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("softrnic-link-{}-{name}", std::process::id())))
+    }
+
+    /// Writes a capture of frames with these numbers and times.
+    fn capture(name: &str, frames: &[(u32, u64)]) -> Self {
+        let file = Self::new(name);
+        let interface = Interface { name: "test".into(), description: String::new() };
+        let mut writer = Writer::new(File::create(&file.0).unwrap(), &[interface]).unwrap();
+        let template = Template::new(&flow(ips(Family::V4)[1], ips(Family::V4)[0])).unwrap();
+        for (number, time) in frames {
+            writer.packet(0, Nanos(*time), &frame(&template, *number, 64), &[]).unwrap();
+        }
+        writer.finish().unwrap();
+        file
+    }
+
+    fn url(&self, rest: &str) -> String {
+        format!("pcap:{}{rest}", self.0.display())
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn pcap_replays_at_once_and_records_what_is_sent() {
+    let frames: Vec<_> =
+        (0..300).map(|number| (number, u64::from(number) * 1_000_000_000)).collect();
+    let input = TestFile::capture("in.pcapng", &frames);
+    let output = TestFile::new("out.pcapng");
+    let ip = ips(Family::V4)[0];
+    let url = input.url(&format!("?record={}", output.0.display()));
+    let mut link = open(&url, &config(0, ip)).unwrap();
+    assert_eq!(take(&mut link, 7).unwrap().len(), 7);
+    let expected: Vec<_> = (7..300).map(|number| (number, 64)).collect();
+    assert_eq!(collect(&mut link, 293), expected);
+    // Nothing will ever come again, and nobody has to wait for it.
+    assert!(link.fd().is_none());
+    assert_eq!(take(&mut link, 7).unwrap(), []);
+    let template = Template::new(&flow(ip, ips(Family::V4)[1])).unwrap();
+    for number in 0..200 {
+        while !commit(&mut link, &template, number, 100) {
+            link.flush().unwrap();
+        }
+    }
+    link.flush().unwrap();
+    assert_eq!((link.counters().rx_frames, link.counters().tx_frames), (300, 200));
+    drop(link);
+    let recorded: Vec<_> =
+        Reader::new(File::open(&output.0).unwrap()).unwrap().map(Result::unwrap).collect();
+    assert_eq!(recorded.len(), 200);
+    for (number, packet) in recorded.iter().enumerate() {
+        assert_eq!(packet.frame, frame(&template, number as u32, 100));
+    }
+    assert!(recorded.is_sorted_by_key(|packet| packet.time));
+    // The file is read again as it was written.
+    let mut again = open(&output.url(""), &config(0, ip)).unwrap();
+    assert_eq!(collect(&mut again, 200).len(), 200);
+}
+
+fn pcap_keeps_the_files_time_when_paced() {
+    let times = [5_000_000_000u64, 5_030_000_000, 5_030_000_000, 5_090_000_000];
+    let frames: Vec<_> = (0..).zip(times).collect();
+    let input = TestFile::capture("paced.pcapng", &frames);
+    let start = Instant::now();
+    let mut link = open(&input.url("?paced"), &config(0, ips(Family::V4)[0])).unwrap();
+    let mut came = Vec::new();
+    while came.len() < times.len() {
+        assert!(wait(&mut link, PollFlags::IN, PATIENCE));
+        let taken = take(&mut link, 9).unwrap();
+        // Readable means that a frame is due, and no frame comes before its time.
+        assert!(!taken.is_empty());
+        came.extend(taken.into_iter().map(|(number, _)| (number, start.elapsed())));
+    }
+    for ((number, after), time) in came.iter().zip(times) {
+        assert!(after.as_nanos() >= u128::from(time - times[0]), "frame {number} after {after:?}");
+    }
+    assert_eq!(came.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert!(link.fd().is_none());
+}
+
+fn pcap_says_what_is_wrong_with_its_files() {
+    let ip = ips(Family::V4)[0];
+    let error = |url: &str| open(url, &config(0, ip)).err().unwrap().to_string();
+    assert!(
+        error("pcap:/nonexistent/in.pcap")
+            .starts_with("cannot open pcap:/nonexistent/in.pcap: No such file")
+    );
+    let text = TestFile::new("text");
+    std::fs::write(&text.0, "no capture at all").unwrap();
+    assert!(error(&text.url("")).contains("not a capture"));
+    let input = TestFile::capture("cut.pcapng", &[(0, 0), (1, 1), (2, 2)]);
+    assert!(error(&input.url(&format!("?record={}", input.0.display()))).contains("another file"));
+    assert!(error(&input.url("?record=/nonexistent/out")).contains("recording cannot be made"));
+    // Frames before the damage come, then it is told, and it is not the other end that went away.
+    let bytes = std::fs::read(&input.0).unwrap();
+    std::fs::write(&input.0, &bytes[..bytes.len() - 5]).unwrap();
+    let mut link = open(&input.url(""), &config(0, ip)).unwrap();
+    let mut came = Vec::new();
+    let error = loop {
+        match take(&mut link, 1) {
+            Ok(taken) if taken.is_empty() => panic!("nothing was said"),
+            Ok(taken) => came.extend(taken),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(came, [(0, 64), (1, 64)]);
+    assert!(error.to_string().contains("cut off") && !error.is_gone(), "{error}");
 }
