@@ -7,7 +7,7 @@ mod native;
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub use ernic::{ErnicEndpoint, Model};
+pub use ernic::{Card, ErnicEndpoint, Model};
 pub use native::NativeEndpoint;
 use softrnic_engine::{PathMtu, Psn, Qpn};
 use thiserror::Error;

@@ -19,6 +19,10 @@ use super::system::Arrival;
 const ETHERNET: usize = 14;
 /// Most bytes that a made-up header has: Ethernet, IPv6, UDP.
 pub(super) const HEADER_MAX: usize = ETHERNET + 40 + 8;
+/// Most datagrams that the kernel cuts of one message; older kernels take no more.
+pub(super) const DATAGRAMS: usize = 64;
+/// Most bytes of payload of such a message.
+pub(super) const MESSAGE_MAX: usize = 65_000;
 /// Where an IPv4 header has identification, flags and fragment offset.
 const IDENTIFICATION: Range<usize> = 4..8;
 /// Don't fragment, as the third byte of these.
@@ -48,6 +52,7 @@ pub(super) fn mac_of(ip: IpAddr) -> [u8; 6] {
 /// A frame that is to be sent, as the UDP socket sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Datagram {
+    pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     /// DSCP and ECN.
     pub(super) traffic_class: u8,
@@ -57,11 +62,11 @@ pub(super) struct Datagram {
     pub(super) payload: (usize, usize),
 }
 
-/// Reads a frame's headers; `None`: it is no RoCE v2 packet without VLAN tag from this address.
-pub(super) fn datagram(frame: &[u8], from: IpAddr) -> Option<Datagram> {
+/// Reads a frame's headers; `None`: it is no RoCE v2 packet, or has a VLAN tag.
+pub(super) fn datagram(frame: &[u8]) -> Option<Datagram> {
     let half = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let byte = |at: usize| frame.get(at).copied();
-    let (to, traffic_class, hop_limit, protocol, udp, source) = match half(12)? {
+    let (to, traffic_class, hop_limit, protocol, udp, from) = match half(12)? {
         ETHERTYPE_IPV4 if byte(14)? == 0x45 && half(20)? & 0x3FFF == 0 => {
             let ip = |at: usize| Some(IpAddr::from(*frame.get(at..)?.first_chunk::<4>()?));
             (ip(30)?, byte(15)?, byte(22)?, byte(23)?, 34, ip(26)?)
@@ -75,29 +80,31 @@ pub(super) fn datagram(frame: &[u8], from: IpAddr) -> Option<Datagram> {
     let end = udp + usize::from(half(udp + 4)?);
     let payload = (udp + 8, end);
     let carried = protocol == 17
-        && source == from
         && half(udp + 2)? == ROCE_V2_UDP_PORT
         && payload.0 <= end
         && end <= frame.len();
-    carried.then_some(Datagram { to, traffic_class, hop_limit, payload })
+    carried.then_some(Datagram { from, to, traffic_class, hop_limit, payload })
 }
 
-/// Gives the frame the source port and the IPv4 identification and flags that the kernel will send it with, and
-/// changes its ICRC by what that changes: a wrong one stays wrong.
+/// Gives the frame the source port, if one is given, and the IPv4 identification and flags that the kernel will send it
+/// with, and changes its ICRC by what that changes: a wrong one stays wrong.
 pub(super) fn settle(
     frame: &mut [u8],
     datagram: &Datagram,
     words: &mut Words,
-    port: u16,
+    port: Option<u16>,
     identification: u16,
 ) {
     let (begin, end) = datagram.payload;
     if end - begin < SHORTEST {
         return;
     }
-    let udp = begin - 8;
-    let [high, low] = port.to_be_bytes();
-    let mut change = put(frame, udp, end, [high, low, frame[udp + 2], frame[udp + 3]], words);
+    let mut change = 0;
+    if let Some(port) = port {
+        let udp = begin - 8;
+        let [high, low] = port.to_be_bytes();
+        change = put(frame, udp, end, [high, low, frame[udp + 2], frame[udp + 3]], words);
+    }
     if datagram.to.is_ipv4() {
         let [high, low] = identification.to_be_bytes();
         let at = ETHERNET + IDENTIFICATION.start;
@@ -318,7 +325,7 @@ impl Maker {
 }
 
 /// The checksum of an IPv4 header whose checksum field is 0.
-fn checksum(header: &[u8]) -> u16 {
+pub(super) fn checksum(header: &[u8]) -> u16 {
     let halves = header.as_chunks::<2>().0.iter();
     let sum: u32 = halves.map(|half| u32::from(u16::from_be_bytes(*half))).sum();
     let sum = (sum & 0xFFFF) + (sum >> 16);
@@ -378,7 +385,7 @@ mod tests {
                         let (header, body) = frame.split_at(headers);
                         let udp_len = u16::from_be_bytes([header[headers - 4], header[headers - 3]]);
                         assert_eq!(usize::from(udp_len), 8 + body.len());
-                        let datagram = datagram(frame, from.ip());
+                        let datagram = datagram(frame).filter(|datagram| datagram.from == from.ip());
                         let expected = (headers, headers + body.len());
                         assert_eq!(datagram.map(|datagram| (datagram.to, datagram.payload)),
                             Some((to, expected)));
@@ -422,7 +429,8 @@ mod tests {
                 frame[udp + 2..udp + 4].copy_from_slice(&ROCE_V2_UDP_PORT.to_be_bytes());
                 frame[udp + 4..udp + 6].copy_from_slice(&((len - udp) as u16).to_be_bytes());
             }
-            let Some(datagram) = datagram(&frame, from) else { return Ok(()) };
+            let Some(datagram) = datagram(&frame) else { return Ok(()) };
+            prop_assume!(datagram.from == from);
             let network = if from.is_ipv4() { Network::Ipv4 } else { Network::Ipv6 };
             let crc = |frame: &[u8]| icrc::of(network, &frame[14..len - 4]);
             let long_enough = len - udp - 8 >= SHORTEST;
@@ -433,14 +441,14 @@ mod tests {
             let is_right = |frame: &[u8]| long_enough && frame[len - 4..] == crc(frame).to_le_bytes();
             let before = is_right(&frame);
             let mut words = Words::new();
-            settle(&mut frame, &datagram, &mut words, port, identification);
+            settle(&mut frame, &datagram, &mut words, Some(port), identification);
             prop_assert_eq!(is_right(&frame), before);
             if long_enough {
                 prop_assert_eq!(&frame[udp..udp + 2], &port.to_be_bytes());
             }
             // A second time changes nothing.
             let once = frame.clone();
-            settle(&mut frame, &datagram, &mut words, port, identification);
+            settle(&mut frame, &datagram, &mut words, Some(port), identification);
             prop_assert_eq!(frame, once);
         }
     }
