@@ -1,7 +1,8 @@
 //! `rnic decode`: frames from a capture or from hexadecimal text as trees of named fields, and (`qpc`)
 //! queue pair contexts.
 //!
-//! Prints what `softrnic_engine::packet::tree` says; it must not know a header itself.
+//! Prints what `softrnic_engine::packet::tree` and, of management datagrams, `softrnic_host::cm` say; it must
+//! not know a header itself.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
@@ -10,8 +11,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use softrnic_engine::packet::tree::{self, Node, Tree, Value};
+use softrnic_engine::packet::tree::{Node, Tree, Value};
 use softrnic_host::capture::{CapturedPacket, Reader};
+use softrnic_host::cm::message;
 
 mod dump;
 mod hexdump;
@@ -119,7 +121,7 @@ fn print(
     json: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let tree = tree::decode(&packet.frame);
+    let tree = message::decode_frame(&packet.frame);
     if json {
         serde_json::to_writer(&mut *out, &json_frame(number, packet, interface, &tree))?;
         return writeln!(out);

@@ -15,8 +15,8 @@ mod regs;
 mod report_table;
 mod run;
 mod show;
-#[expect(dead_code, reason = "the commands that use it follow")]
 mod station_args;
+mod verify;
 
 use std::io;
 use std::process::ExitCode;
@@ -47,6 +47,7 @@ enum Command {
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    Verify(verify::Args),
     /// Say what a number means that a driver printed, what causes it and what to do
     Explain(explain::Args),
 }
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Explain(args) => explain::run(&args),
     };
     match result {

@@ -35,18 +35,19 @@ class Guest:
     """One guest, from start to `stop`. Use as a context manager."""
 
     def __init__(self, folder, name, wire, wire_is_served=True, forwarded=(), mac="52:54:00:00:00:02"):
-        """Starts it. `wire` is the path of the UNIX socket that eth0 is on: it listens there, or connects to it where
-        `wire_is_served` is false. `forwarded` are TCP ports of the guest that get a port on our loopback."""
+        """Starts it. What QEMU and the guest's console say goes to `folder`. `wire` is the path of the UNIX socket that
+        eth0 is on: it listens there, or connects to it where `wire_is_served` is false; the control socket is beside
+        it (such a path has at most 107 bytes). `forwarded` are TCP ports of the guest that get one on our loopback."""
         self.folder, self.name, self.booted_s = folder, name, None
         os.makedirs(folder, exist_ok=True)
-        self.control_path = os.path.join(folder, f"{name}.control")
+        self.control_path = os.path.join(os.path.dirname(wire), f"{name}.control")
         self.ports = {port: free_port() for port in forwarded}
         self.requests, self.rest, self.replies = 0, b"", {}
         forwards = "".join(f",hostfwd=tcp:127.0.0.1:{here}-:{there}" for there, here in self.ports.items())
         parts = image.built()
         served = "on" if wire_is_served else "off"
         command = [
-            packages.launcher(packages.unpacked([image.SUITE], EMULATOR_PACKAGES), EMULATOR),
+            emulator(),
             *["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", MEMORY],
             *["-nodefaults", "-nographic", "-no-reboot", "-serial", f"file:{folder}/{name}.console"],
             *["-kernel", f"{parts}/vmlinuz", "-initrd", f"{parts}/initramfs"],
@@ -156,6 +157,11 @@ class Guest:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+
+def emulator():
+    """The path of QEMU, fetched if it is not there yet."""
+    return packages.launcher(packages.unpacked([image.SUITE], EMULATOR_PACKAGES), EMULATOR)
 
 
 def free_port():

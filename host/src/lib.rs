@@ -7,11 +7,15 @@
 pub mod capture;
 pub mod clock;
 pub mod cm;
+pub mod endpoint;
 pub mod link;
 mod link_layer;
+pub mod owner;
 pub mod pci;
 pub mod port;
 pub mod probe;
 pub mod setup;
 pub mod station;
+pub mod verbs;
+pub mod verify;
 pub mod vfio;

@@ -180,6 +180,11 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
         &*self.link
     }
 
+    /// Call it before each wait on the link's file descriptor: see [`Link::may_wait`].
+    pub fn may_wait(&mut self) -> bool {
+        self.link.may_wait()
+    }
+
     /// Takes another link, after the old one went away.
     pub fn replace_link(&mut self, link: Box<dyn Link>) -> Box<dyn Link> {
         std::mem::replace(&mut self.link, link)
@@ -213,15 +218,16 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
         Ok(Turn { received, sent, more: received == BATCH || sent == BATCH })
     }
 
-    /// Lets time pass while there is no link: timers run, frames that leave are lost.
-    pub fn turn_without_link(&mut self, now: Nanos, scratch: &mut [u8]) {
+    /// Lets time pass while there is no link: timers run, frames that leave are lost. Returns how many were.
+    pub fn turn_without_link(&mut self, now: Nanos, scratch: &mut [u8]) -> usize {
         self.wire.timeouts(&mut self.nic, now);
-        for _ in 0..BATCH {
+        for lost in 0..BATCH {
             let mut room = softrnic_engine::Room { bytes: scratch, segments: 1, source_port: None };
             if self.wire.next_frame(&mut self.nic, now, &mut room).is_none() {
-                break;
+                return lost;
             }
         }
+        BATCH
     }
 
     /// When to turn again, even if nothing arrives.

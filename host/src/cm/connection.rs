@@ -330,6 +330,8 @@ pub enum Error {
     OutOfRange { what: &'static str, given: u32, max: u32 },
     #[error("{local} and {remote} are not of one family")]
     Families { local: IpAddr, remote: IpAddr },
+    #[error("this port has no address of the family of {remote}; give it one")]
+    NoAddress { remote: IpAddr },
 }
 
 /// A message that waits for its answer.

@@ -4,7 +4,7 @@
 //! display follow from the rows. It knows no message.
 
 use core::fmt::Write as _;
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use softrnic_engine::packet::tree::{Node, Value};
 
@@ -58,7 +58,7 @@ impl Field {
         let value = match self.show {
             Show::Decimal => Value::Number { value: number(), hex_digits: 0 },
             Show::Hex => Value::Number { value: number(), hex_digits: self.bits.div_ceil(4) as u8 },
-            Show::Gid => Value::Text(Ipv6Addr::get(table, self.bit, self.bits).to_string()),
+            Show::Gid => Value::Text(gid_text(Ipv6Addr::get(table, self.bit, self.bits))),
             Show::Bytes => {
                 let shown = bytes.iter().take(SHOWN);
                 let mut text = shown.fold(String::new(), |mut text, byte| {
@@ -84,6 +84,14 @@ impl Field {
             bits: (!whole).then_some(((low + self.bits - 1) as u8, low as u8)),
             children: Vec::new(),
         })
+    }
+}
+
+/// A GID, or an address in its place: IPv4 in the last four bytes is written as people write it.
+fn gid_text(gid: Ipv6Addr) -> String {
+    match u128::from(gid) {
+        number @ 0x1_0000..=0xFFFF_FFFF => format!("::{}", Ipv4Addr::from(number as u32)),
+        _ => gid.to_string(),
     }
 }
 

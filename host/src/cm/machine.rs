@@ -98,6 +98,12 @@ impl Cm {
         self.connections.get(&id)?.parameters()
     }
 
+    /// Whom a connection is with; `None` where its number is not known.
+    #[must_use]
+    pub fn peer(&self, id: CommId) -> Option<Peer> {
+        self.connections.get(&id).map(|connection| connection.peer)
+    }
+
     /// Connections that exist, those in time wait included.
     #[must_use]
     pub fn connections(&self) -> usize {
@@ -307,6 +313,11 @@ impl Cm {
         Ok(())
     }
 
+    /// Forgets a connection without a word, where none would arrive.
+    pub fn abandon(&mut self, id: CommId) {
+        self.forget(id);
+    }
+
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Nanos) {
         while let Some(&(deadline, id)) = self.timers.first()
@@ -493,8 +504,10 @@ impl Cm {
 
     fn send_rej(&mut self, id: CommId, reason: Reject, info: &[u8], private_data: [u8; 148]) {
         let Some(connection) = self.connections.get(&id) else { return };
+        // A peer whose REQ is refused at once never learns our number.
+        let unheard = connection.state == State::ReqReceived && connection.answer.is_none();
         let rej = Rej {
-            local_comm_id: id.0,
+            local_comm_id: if unheard { 0 } else { id.0 },
             remote_comm_id: connection.remote_comm_id,
             message: match connection.state {
                 State::ReqReceived => 0,

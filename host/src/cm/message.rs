@@ -5,7 +5,8 @@
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use softrnic_engine::packet::tree::Node;
+use softrnic_engine::packet::opcode::UD_SEND_ONLY;
+use softrnic_engine::packet::tree::{self, Node, Tree, Value};
 
 use super::fields::{self, Field, table};
 use super::refusal::{Refusal, Reject};
@@ -210,7 +211,7 @@ table! {
         /// The sender's node.
         local_ca_guid: u64 = "Local CA GUID", 28, 0, 64, Hex;
         /// The program's.
-        private_data: [u8; 196] = "Private Data", 36, 0, 1568, Bytes;
+        private_data: [u8; Rep::PRIVATE_LEN] = "Private Data", 36, 0, 1568, Bytes;
     }
 }
 
@@ -450,6 +451,11 @@ impl IpCm {
     }
 }
 
+impl Rep {
+    /// Bytes of private data.
+    pub const PRIVATE_LEN: usize = 196;
+}
+
 /// The service of TCP port space of RDMA CM (annex A11): what `rdma_listen` on a port listens to.
 #[must_use]
 pub const fn tcp_service(port: u16) -> u64 {
@@ -481,7 +487,7 @@ pub fn address(gid: Ipv6Addr) -> IpAddr {
 /// A datagram for people: header and message, with offsets from `offset` on. As far as the bytes make
 /// sense.
 #[must_use]
-pub fn tree(mad: &[u8], offset: usize) -> Vec<Node> {
+pub fn nodes(mad: &[u8], offset: usize) -> Vec<Node> {
     let (head, data) = mad.split_at(mad.len().min(HEADER_LEN));
     let mut nodes = vec![fields::node("MAD", Header::FIELDS, head, offset)];
     let header = Header::get(head);
@@ -499,6 +505,31 @@ pub fn tree(mad: &[u8], offset: usize) -> Vec<Node> {
         }
     }
     nodes
+}
+
+/// An Ethernet frame for people, as [`tree::decode`]; of a datagram to QP 1, the fields stand in the
+/// place of the payload.
+#[must_use]
+pub fn decode_frame(frame: &[u8]) -> Tree {
+    let mut whole = tree::decode(frame);
+    let number = |name: &str| {
+        let bth = whole.nodes.iter().find(|node| node.name == "BTH")?;
+        match bth.children.iter().find(|node| node.name == name)?.value {
+            Value::Number { value, .. } => Some(value),
+            _ => None,
+        }
+    };
+    let to_qp1 = number("OpCode") == Some(UD_SEND_ONLY.into()) && number("DestQP") == Some(1);
+    let payload = whole.nodes.iter().position(|node| node.name == "Payload");
+    let Some(at) = payload.filter(|_| to_qp1) else { return whole };
+    let Node { offset, len, .. } = whole.nodes[at];
+    let mad = frame.get(offset..offset + len).filter(|mad| mad.len() == MAD_LEN);
+    let Some(mad) = mad else { return whole };
+    whole.nodes.splice(at..=at, nodes(mad, offset));
+    if let Ok((_, message)) = Message::decode(mad) {
+        whole.summary = format!("{}  CM {}", whole.summary, message.kind());
+    }
+    whole
 }
 
 fn kind_of(attribute: u16) -> Option<Kind> {

@@ -2,7 +2,8 @@
 //! for RDMA CM over IP). Without IO: datagrams, time and random starting numbers are arguments.
 //!
 //! [`message`] is bytes; [`Cm`] is the state of many connections, active and passive. Neither knows a
-//! queue pair's rings, a socket or a clock. Numbers for time-outs and retries are those of Linux.
+//! queue pair's rings, a socket or a clock. Numbers for timeouts and retries are those of Linux.
+//! [`agent`] joins them to a NIC.
 //!
 //! ```
 //! use softrnic_host::cm::{Accept, Cm, CmConfig, Connect, Event, LocalQp, Peer, message};
@@ -36,6 +37,7 @@
 //! # }
 //! ```
 
+pub mod agent;
 mod connection;
 mod fields;
 mod machine;

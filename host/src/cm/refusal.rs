@@ -71,6 +71,8 @@ impl fmt::Display for Refusal {
 pub struct Reject(pub u16);
 
 impl Reject {
+    /// There is no queue pair for it.
+    pub const NO_QP: Self = Self(1);
     /// There is no room for one more.
     pub const NO_RESOURCES: Self = Self(3);
     /// The answer did not come in time.

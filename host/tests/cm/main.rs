@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's own helpers may panic")]
 
 mod end;
+mod nic;
 mod properties;
 mod setup;
 mod wire;

@@ -46,7 +46,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..300)) {
         let _ = Message::decode(&bytes);
-        for node in message::tree(&bytes, 0) {
+        for node in message::nodes(&bytes, 0) {
             for field in &node.children {
                 prop_assert!(field.offset + field.len <= bytes.len());
             }

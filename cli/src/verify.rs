@@ -1,0 +1,265 @@
+//! `rnic verify`: moves data between two ends and compares every byte, here and there.
+
+use std::io::{ErrorKind, Write};
+use std::net::{Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use serde::Serialize;
+use softrnic_device::ernic::Profile;
+use softrnic_driver::Map;
+use softrnic_engine::PathMtu;
+use softrnic_host::endpoint::{Card, Endpoint, ErnicEndpoint, NativeEndpoint};
+use softrnic_host::pci::{BusAddresses, CardFiles, PciCard};
+use softrnic_host::verbs;
+use softrnic_host::verify::{self, GUARD, Operation, Plan, Summary};
+
+use crate::station_args::{FaceArg, StationArgs};
+
+/// Move data between two ends and compare every byte, here and there
+///
+/// Without HOST this end is the server and does what the client says. The other end is `rnic verify` too, or
+/// `e2e/guest/verify.py` on Linux' verbs.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The server's address for the TCP connection over which both ends agree
+    host: Option<String>,
+    /// TCP port
+    #[arg(short, long, default_value_t = 18_520)]
+    port: u16,
+    /// Serve one client after the other, until something is wrong
+    #[arg(long)]
+    keep: bool,
+    /// Sizes in bytes
+    #[arg(short, long, value_delimiter = ',', default_values_t = [1, 2, 64, 255, 256, 257, 1000, 4096, 65_536, 1_048_576])]
+    sizes: Vec<u32>,
+    /// Largest size that the server takes
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    max_size: u32,
+    /// Rounds
+    #[arg(short = 'n', long, default_value_t = 4)]
+    rounds: u32,
+    /// Operations [default: all that the device has]
+    #[arg(short, long, value_delimiter = ',')]
+    ops: Vec<OperationArg>,
+    /// Path MTU in bytes
+    #[arg(short = 'm', long, default_value_t = 1024, value_parser = parse_mtu)]
+    path_mtu: u16,
+    /// ACK timeout code: 4.096 us * 2^code
+    #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..32))]
+    timeout: u8,
+    /// Retries after timeouts
+    #[arg(short, long, default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..8))]
+    retry: u8,
+    /// RoCE over IPv6, where this end has both addresses
+    #[arg(short = '6', long)]
+    ipv6: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    card: CardArgs,
+    #[command(flatten)]
+    station: StationArgs,
+}
+
+/// A card instead of a NIC of this program.
+#[derive(clap::Args)]
+#[command(next_help_heading = "A card, instead of a link")]
+struct CardArgs {
+    /// An ERNIC's registers: a PCI resource file, as /sys/bus/pci/devices/0000:01:00.0/resource2
+    #[arg(id = "card", long = "card", value_name = "FILE", requires = "card-memory")]
+    resource: Option<PathBuf>,
+    /// Memory that the card can reach: a file on hugetlbfs
+    #[arg(id = "card-memory", long = "card-memory", value_name = "FILE")]
+    memory: Option<PathBuf>,
+    /// Where in the resource file the register map begins
+    #[arg(long = "card-offset", value_name = "BYTES", default_value_t = 0)]
+    register_offset: u64,
+}
+
+impl CardArgs {
+    fn files(&self) -> Option<CardFiles> {
+        Some(CardFiles {
+            resource: self.resource.clone()?,
+            register_offset: self.register_offset,
+            memory: self.memory.clone()?,
+            bus: BusAddresses::Pagemap,
+        })
+    }
+}
+
+/// [`Operation`] as a flag.
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum OperationArg {
+    Send,
+    Write,
+    WriteImm,
+    Read,
+    FetchAdd,
+    CmpSwap,
+}
+
+impl OperationArg {
+    const fn operation(self) -> Operation {
+        match self {
+            Self::Send => Operation::Send,
+            Self::Write => Operation::Write,
+            Self::WriteImm => Operation::WriteImm,
+            Self::Read => Operation::Read,
+            Self::FetchAdd => Operation::FetchAdd,
+            Self::CmpSwap => Operation::CmpSwap,
+        }
+    }
+}
+
+fn parse_mtu(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(mtu) if path_mtu(mtu).is_some() => Ok(mtu),
+        _ => Err("wanted 256, 512, 1024, 2048 or 4096".to_owned()),
+    }
+}
+
+fn path_mtu(bytes: u16) -> Option<PathMtu> {
+    let all = [PathMtu::M256, PathMtu::M512, PathMtu::M1024, PathMtu::M2048, PathMtu::M4096];
+    all.into_iter().find(|mtu| mtu.bytes() == u32::from(bytes))
+}
+
+/// Runs the command; the exit status is 1 where a byte differs.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut setup = args.station.setup()?;
+    let largest = match &args.host {
+        Some(_) => args.sizes.iter().copied().max().unwrap_or(0).max(8),
+        None => args.max_size,
+    };
+    let region = largest.next_multiple_of(8) as usize + 2 * GUARD;
+    if let Some(files) = args.card.files() {
+        let card = Card::new(PciCard::open(&files)?, setup.port.neighbours.clone());
+        let port = setup.port.clone();
+        let mut endpoint = ErnicEndpoint::over(card, Map::V4_0, port, region, largest)?;
+        return play(args, &mut endpoint, region);
+    }
+    match args.station.face {
+        FaceArg::Native => {
+            let context = verbs::Context::open("rnic", setup)?;
+            let mut endpoint = NativeEndpoint::new(context.clone(), region)?;
+            let code = play(args, &mut endpoint, region)?;
+            context.stop_capture()?;
+            Ok(code)
+        }
+        FaceArg::Ernic => {
+            let link = setup.open_link()?;
+            let profile = Profile::V4_0;
+            let mut endpoint = ErnicEndpoint::model(&setup, link, profile, region, largest)?;
+            let code = play(args, &mut endpoint, region)?;
+            endpoint.stop()?;
+            Ok(code)
+        }
+    }
+}
+
+/// Client or server.
+fn play(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Result<ExitCode> {
+    let Some(host) = &args.host else { return serve(args, endpoint, region) };
+    let ability = endpoint.ability();
+    let operations = if args.ops.is_empty() {
+        let can = |op: &Operation| match op {
+            Operation::FetchAdd | Operation::CmpSwap => ability.atomics,
+            Operation::WriteImm => ability.immediate,
+            _ => true,
+        };
+        Operation::ALL.into_iter().filter(can).collect()
+    } else {
+        args.ops.iter().map(|op| op.operation()).collect()
+    };
+    let plan = Plan {
+        seed: args.station.seed,
+        mtu: path_mtu(args.path_mtu).unwrap_or(PathMtu::M1024),
+        rounds: args.rounds,
+        sizes: args.sizes.clone(),
+        operations,
+        ipv6: args.ipv6 || endpoint.local(false).is_err(),
+        timeout: args.timeout,
+        retry: args.retry,
+    };
+    let stream = dial(host, args.port)?;
+    let peer = host.clone();
+    report(args, &peer, verify::ask(endpoint, stream, &plan)?)
+}
+
+fn serve(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Result<ExitCode> {
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, args.port))
+        .with_context(|| format!("TCP port {}; another one: --port", args.port))?;
+    if !args.json {
+        println!("waiting for a client on TCP port {}", listener.local_addr()?.port());
+        // Whoever starts the client waits for this line.
+        std::io::stdout().flush()?;
+    }
+    loop {
+        let (stream, peer) = listener.accept().context("waiting for a client")?;
+        let peer = peer.ip().to_canonical().to_string();
+        let code = report(args, &peer, verify::serve(endpoint, stream, region)?)?;
+        if !args.keep || code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+    }
+}
+
+/// How long a server may take to start.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two attempts to reach it.
+const DIAL_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connects to a server that may be about to start.
+fn dial(host: &str, port: u16) -> anyhow::Result<TcpStream> {
+    let addresses: Vec<_> = (host, port)
+        .to_socket_addrs()
+        .with_context(|| format!("{host} is no address or name that can be found"))?
+        .collect();
+    let until = Instant::now() + DIAL_TIMEOUT;
+    let error = loop {
+        let mut last = None;
+        for address in &addresses {
+            match TcpStream::connect_timeout(address, Duration::from_secs(10)) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
+        }
+        let Some(error) = last else { bail!("{host} has no address") };
+        if error.kind() != ErrorKind::ConnectionRefused || Instant::now() >= until {
+            break error;
+        }
+        std::thread::sleep(DIAL_PAUSE);
+    };
+    Err(error).with_context(|| {
+        format!(
+            "no server at {host}, TCP port {port}; start `rnic verify` without HOST there first"
+        )
+    })
+}
+
+/// The result as the command prints it.
+#[derive(Serialize)]
+struct Report<'a> {
+    peer: &'a str,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+fn report(args: &Args, peer: &str, summary: Summary) -> anyhow::Result<ExitCode> {
+    if args.json {
+        let text = serde_json::to_string(&Report { peer, summary })?;
+        writeln!(std::io::stdout(), "{text}")?;
+    } else {
+        let Summary { transfers, bytes, wrong } = summary;
+        writeln!(
+            std::io::stdout(),
+            "verify: {peer}: {transfers} transfers, {bytes} bytes compared, {wrong} wrong"
+        )?;
+    }
+    Ok(if summary.wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
