@@ -18,3 +18,4 @@ pub mod setup;
 pub mod station;
 pub mod verify;
 pub mod vfio;
+pub mod verbs;

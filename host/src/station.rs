@@ -213,15 +213,16 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
         Ok(Turn { received, sent, more: received == BATCH || sent == BATCH })
     }
 
-    /// Lets time pass while there is no link: timers run, frames that leave are lost.
-    pub fn turn_without_link(&mut self, now: Nanos, scratch: &mut [u8]) {
+    /// Lets time pass while there is no link: timers run, frames that leave are lost. Returns how many were.
+    pub fn turn_without_link(&mut self, now: Nanos, scratch: &mut [u8]) -> usize {
         self.wire.timeouts(&mut self.nic, now);
-        for _ in 0..BATCH {
+        for lost in 0..BATCH {
             let mut room = softrnic_engine::Room { bytes: scratch, segments: 1, source_port: None };
             if self.wire.next_frame(&mut self.nic, now, &mut room).is_none() {
-                break;
+                return lost;
             }
         }
+        BATCH
     }
 
     /// When to turn again, even if nothing arrives.

@@ -70,6 +70,8 @@ pub struct WorkCompletion {
     /// Who sent a datagram; its buffer starts with the 40-byte GRH area then, which `byte_len`
     /// counts (`IBV_WC_GRH`).
     pub source_qpn: Option<Qpn>,
+    /// The peer asked for a solicited event: what a queue armed for those only waits for.
+    pub solicited: bool,
 }
 
 impl Default for WorkCompletion {
@@ -84,6 +86,7 @@ impl Default for WorkCompletion {
             immediate: None,
             invalidated: None,
             source_qpn: None,
+            solicited: false,
         }
     }
 }
@@ -146,7 +149,7 @@ impl CompletionQueue {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, entry: WorkCompletion, solicited: bool) -> Pushed {
+    pub(super) fn push(&mut self, entry: WorkCompletion) -> Pushed {
         if self.overrun {
             return Pushed::Dead;
         }
@@ -159,7 +162,7 @@ impl CompletionQueue {
         self.written = self.written.wrapping_add(1);
         let due = match self.armed {
             Armed::No => false,
-            Armed::Solicited => solicited || entry.status != Status::Success,
+            Armed::Solicited => entry.solicited || entry.status != Status::Success,
             Armed::Next => true,
         };
         if due {
@@ -225,6 +228,10 @@ mod tests {
         WorkCompletion { wr_id, qpn: Qpn::new(qpn), ..WorkCompletion::default() }
     }
 
+    fn solicited(entry: WorkCompletion) -> WorkCompletion {
+        WorkCompletion { solicited: true, ..entry }
+    }
+
     fn ids(cq: &mut CompletionQueue) -> Vec<u64> {
         let mut out = [WorkCompletion::default(); 8];
         let count = cq.poll(&mut out);
@@ -234,27 +241,27 @@ mod tests {
     #[test]
     fn m_10_an_overrun_keeps_unread_entries_and_is_final() {
         let mut cq = CompletionQueue::new(3).unwrap();
-        assert!((0..3).all(|i| cq.push(entry(i, 1), false) == Pushed::Quietly));
-        assert_eq!(cq.push(entry(3, 1), false), Pushed::Overrun);
+        assert!((0..3).all(|i| cq.push(entry(i, 1)) == Pushed::Quietly));
+        assert_eq!(cq.push(entry(3, 1)), Pushed::Overrun);
         assert_eq!(ids(&mut cq), [0, 1, 2]);
-        assert_eq!(cq.push(entry(4, 1), false), Pushed::Dead);
+        assert_eq!(cq.push(entry(4, 1)), Pushed::Dead);
         assert!(ids(&mut cq).is_empty());
     }
 
     #[test]
     fn m_11_one_event_per_arm() {
         let mut cq = CompletionQueue::new(8).unwrap();
-        cq.push(entry(0, 1), true);
+        cq.push(solicited(entry(0, 1)));
         cq.arm(true);
-        assert_eq!(cq.push(entry(1, 1), false), Pushed::Quietly);
-        assert_eq!(cq.push(entry(2, 1), true), Pushed::WithEvent);
-        assert_eq!(cq.push(entry(3, 1), true), Pushed::Quietly);
+        assert_eq!(cq.push(entry(1, 1)), Pushed::Quietly);
+        assert_eq!(cq.push(solicited(entry(2, 1))), Pushed::WithEvent);
+        assert_eq!(cq.push(solicited(entry(3, 1))), Pushed::Quietly);
         cq.arm(true);
         let failed = WorkCompletion { status: Status::Flushed, ..entry(4, 1) };
-        assert_eq!(cq.push(failed, false), Pushed::WithEvent);
+        assert_eq!(cq.push(failed), Pushed::WithEvent);
         cq.arm(false);
         cq.arm(true);
-        assert_eq!(cq.push(entry(5, 1), false), Pushed::WithEvent);
+        assert_eq!(cq.push(entry(5, 1)), Pushed::WithEvent);
     }
 
     #[test]
@@ -262,7 +269,7 @@ mod tests {
         let mut cq = CompletionQueue::new(4).unwrap();
         for round in 0..5 {
             for i in 0..4 {
-                cq.push(entry(round * 4 + i, i as u32 & 1), false);
+                cq.push(entry(round * 4 + i, i as u32 & 1));
             }
             cq.forget(Qpn::new(1));
             assert_eq!(ids(&mut cq), [round * 4, round * 4 + 2]);

@@ -106,7 +106,7 @@ impl<M: Memory> Face for View<'_, M> {
                 entry.opcode = done.work.opcode.into();
                 entry.byte_len = length;
                 let cq = qp.send_cq;
-                self.verbs.deliver(cq, entry, false)
+                self.verbs.deliver(cq, entry)
             }
             CompletionKind::Receive {
                 place,
@@ -135,8 +135,9 @@ impl<M: Memory> Face for View<'_, M> {
                 entry.immediate = immediate;
                 entry.invalidated = invalidated;
                 entry.source_qpn = source_qpn;
+                entry.solicited = solicited;
                 let cq = qp.recv_cq;
-                self.verbs.deliver(cq, entry, solicited)
+                self.verbs.deliver(cq, entry)
             }
         }
     }
@@ -270,9 +271,9 @@ impl<M: Memory> View<'_, M> {
 impl Verbs {
     /// Adds a completion to its queue, and the events that follow from it.
     #[inline]
-    fn deliver(&mut self, cq: Cq, entry: WorkCompletion, solicited: bool) -> Result<(), Reason> {
+    fn deliver(&mut self, cq: Cq, entry: WorkCompletion) -> Result<(), Reason> {
         let Some(queue) = self.cqs.get_mut(cq.0) else { return Ok(()) };
-        match queue.push(entry, solicited) {
+        match queue.push(entry) {
             Pushed::Quietly => Ok(()),
             Pushed::WithEvent => {
                 if !core::mem::replace(&mut queue.event_pending, true) {
@@ -333,7 +334,7 @@ impl Verbs {
                 ..WorkCompletion::default()
             };
             // A full queue has said so in its event, and the queue pair is in error already.
-            let _ = self.deliver(cq, entry, false);
+            let _ = self.deliver(cq, entry);
         }
     }
 }

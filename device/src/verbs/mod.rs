@@ -437,6 +437,14 @@ impl<M: Memory> Nic<Verbs, M> {
         self.device.qps.get(qpn).map(|qp| (qp.send.posted(), qp.recv.posted()))
     }
 
+    /// Work requests of the send queue and of the receive queue that have not ended; `None` where the
+    /// queue pair is unknown.
+    #[inline]
+    #[must_use]
+    pub fn held(&self, qpn: Qpn) -> Option<(u32, u32)> {
+        self.device.qps.get(qpn).map(|qp| (qp.send.held(), qp.recv.held()))
+    }
+
     /// Posts a send work request (`ibv_post_send`).
     ///
     /// # Errors

@@ -162,6 +162,31 @@ pub struct SendRequest<'a> {
     pub ud: Option<UdAddress>,
 }
 
+impl SendRequest<'_> {
+    /// Bytes of its message, where it fits a queue whose entries hold so many elements and inline bytes.
+    ///
+    /// # Errors
+    /// It does not fit, or its operation cannot have this payload.
+    pub fn length(&self, max_sge: u32, max_inline: u32) -> Result<u32, Error> {
+        let opcode = self.op.work().opcode;
+        let atomic = matches!(opcode, WorkOpcode::CompareSwap | WorkOpcode::FetchAdd);
+        let length = match self.payload {
+            Payload::Sges(list) => list_len(list, max_sge)?,
+            Payload::Inline(_) if atomic || opcode == WorkOpcode::Read => {
+                return Err(Error::InlineNotAllowed);
+            }
+            Payload::Inline(bytes) => match u32::try_from(bytes.len()) {
+                Ok(len) if len <= max_inline => len,
+                _ => return Err(Error::TooMuchInline { given: bytes.len(), max: max_inline }),
+            },
+        };
+        if atomic && length != 8 {
+            return Err(Error::MessageLength { given: length.into(), max: 8 });
+        }
+        Ok(length)
+    }
+}
+
 /// A receive work request (`ibv_recv_wr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecvRequest<'a> {
@@ -169,6 +194,16 @@ pub struct RecvRequest<'a> {
     pub wr_id: u64,
     /// Where the message goes.
     pub sges: &'a [Sge],
+}
+
+impl RecvRequest<'_> {
+    /// Bytes that it takes, where it fits a queue whose entries hold so many elements.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn length(&self, max_sge: u32) -> Result<u32, Error> {
+        list_len(self.sges, max_sge)
+    }
 }
 
 /// The engine's handle of a place, as this face fills it in.
@@ -266,14 +301,7 @@ impl SendQueue {
             return Err(Error::QueueFull { qpn, depth: self.depth });
         }
         let mut work = request.op.work();
-        work.length = match request.payload {
-            Payload::Sges(list) => list_len(list, self.max_sge)?,
-            Payload::Inline(bytes) => self.inline_len(bytes, work.opcode)?,
-        };
-        let atomic = matches!(work.opcode, WorkOpcode::CompareSwap | WorkOpcode::FetchAdd);
-        if atomic && work.length != 8 {
-            return Err(Error::MessageLength { given: work.length.into(), max: 8 });
-        }
+        work.length = request.length(self.max_sge, self.max_inline)?;
         work.local =
             Place { token: Token::Send(self.posted).to_bits(), base: 0, length: work.length };
         work.solicited = request.solicited;
@@ -340,14 +368,9 @@ impl SendQueue {
         Some(*self.entry(index))
     }
 
-    fn inline_len(&self, bytes: &[u8], opcode: WorkOpcode) -> Result<u32, Error> {
-        if matches!(opcode, WorkOpcode::Read | WorkOpcode::CompareSwap | WorkOpcode::FetchAdd) {
-            return Err(Error::InlineNotAllowed);
-        }
-        match u32::try_from(bytes.len()) {
-            Ok(len) if len <= self.max_inline => Ok(len),
-            _ => Err(Error::TooMuchInline { given: bytes.len(), max: self.max_inline }),
-        }
+    /// Work requests that are not finished.
+    pub(super) fn held(&self) -> u32 {
+        self.posted.wrapping_sub(self.completed)
     }
 
     #[inline]
@@ -387,7 +410,7 @@ impl ReceiveSlots {
 
     /// Keeps a work request in a slot.
     pub(super) fn put(&mut self, slot: usize, request: &RecvRequest<'_>) -> Result<(), Error> {
-        let length = list_len(request.sges, self.max_sge)?;
+        let length = request.length(self.max_sge)?;
         let at = slot * self.max_sge as usize;
         self.lists[at..at + request.sges.len()].copy_from_slice(request.sges);
         self.entries[slot] =
@@ -450,6 +473,11 @@ impl ReceiveQueue {
         self.slots.put(self.slot(self.posted), request)?;
         self.posted = self.posted.wrapping_add(1);
         Ok(())
+    }
+
+    /// Work requests that are not finished.
+    pub(super) fn held(&self) -> u32 {
+        self.posted.wrapping_sub(self.completed)
     }
 
     /// Entries that the engine has not taken.

@@ -64,6 +64,10 @@ impl SharedReceiveQueue {
         Ok(Self { pd, slots, owners, posted, free, depth, limit: 0, users: 0 })
     }
 
+    fn held(&self) -> u32 {
+        self.depth - self.free.len() as u32
+    }
+
     fn post(&mut self, srq: Srq, request: &RecvRequest<'_>) -> Result<(), Error> {
         let Some(&slot) = self.free.last() else {
             return Err(Error::SrqFull { srq, depth: self.depth });
@@ -129,6 +133,12 @@ impl<M: Memory> Nic<Verbs, M> {
             Ok(Srq(key))
         });
         self.counted(result)
+    }
+
+    /// Work requests of a shared receive queue that have not ended; `None` where it is unknown.
+    #[must_use]
+    pub fn srq_held(&self, srq: Srq) -> Option<u32> {
+        self.device.srqs.get(srq.0).map(SharedReceiveQueue::held)
     }
 
     /// Destroys a shared receive queue with the work in it (`ibv_destroy_srq`).
