@@ -87,7 +87,7 @@ probes! {
         "planned fast UDP links",
         "sudo sysctl kernel.io_uring_disabled=0; container runtimes block it by seccomp profile";
     "network namespaces" network_namespace,
-        "planned tests with two hosts on one machine",
+        "tests of links (cargo test -p softrnic-host)",
         "run as root, or inside `unshare -Urn`";
     "UDP port 4791" udp_port,
         "planned links over UDP sockets",

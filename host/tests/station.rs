@@ -36,7 +36,7 @@ impl Link for Wire {
     }
 
     fn limits(&self) -> Limits {
-        Limits { mtu: 9000, segments: 1, source_port: None }
+        Limits::of_mtu(9000)
     }
 
     fn receive(

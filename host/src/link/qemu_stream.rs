@@ -136,7 +136,7 @@ impl Link for QemuStream {
     }
 
     fn limits(&self) -> Limits {
-        Limits { mtu: self.mtu, segments: 1, source_port: None }
+        Limits::of_mtu(self.mtu)
     }
 
     fn receive(
@@ -172,6 +172,10 @@ impl Link for QemuStream {
 
     fn commit(&mut self, written: Written) {
         let len = written.len.min(FRAME_LEN_MAX);
+        let at = self.written + PREFIX;
+        if self.counters.too_long(&self.output[at..at + len], self.mtu) {
+            return;
+        }
         let prefix = &mut self.output[self.written..self.written + PREFIX];
         prefix.copy_from_slice(&(len as u32).to_be_bytes());
         self.written += PREFIX + len;

@@ -1,9 +1,11 @@
 //! The text that chooses a link: `KIND:WHERE[?OPTION[=VALUE][&...]]`, one row for each kind. It opens nothing.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use softrnic_engine::packet::ROCE_V2_UDP_PORT;
 use thiserror::Error;
 
 /// Which link, and where.
@@ -15,6 +17,36 @@ pub enum LinkUrl {
         path: PathBuf,
         /// Wait for QEMU to connect (`server=off` there); else connect to it (`server=on` there).
         listen: bool,
+    },
+    /// `udp:ADDRESS[:PORT][?single]`: a plain UDP socket.
+    Udp {
+        /// Address of the socket, and of the NIC.
+        ip: IpAddr,
+        /// Port at both ends.
+        port: u16,
+        /// Each datagram by itself: the kernel neither cuts nor joins messages.
+        single: bool,
+    },
+    /// `tap:NAME`: a TAP interface.
+    Tap {
+        /// The interface; made if it is not there.
+        interface: String,
+    },
+    /// `packet:IFACE[?kernel-arp]`: AF_PACKET on a network interface.
+    Packet {
+        /// The interface.
+        interface: String,
+        /// The NIC shares the interface's addresses, and the kernel answers ARP, NDP and ICMP.
+        kernel_arp: bool,
+    },
+    /// `pcap:IN[?record=OUT][&paced]`: replay and record.
+    Pcap {
+        /// The capture whose frames arrive.
+        input: PathBuf,
+        /// Where what is sent is recorded.
+        record: Option<PathBuf>,
+        /// In the file's own time, instead of as fast as they are taken.
+        paced: bool,
     },
 }
 
@@ -31,16 +63,86 @@ pub struct Kind {
 }
 
 /// Every kind of link.
-pub const KINDS: &[Kind] = &[Kind {
-    name: "qemu-stream",
-    form: "qemu-stream:PATH[?listen]",
-    text: "UNIX socket of QEMU's `-netdev stream`; connects, or listens for QEMU",
-    parse: |rest, mut options| {
-        let listen = options.flag("listen");
-        options.done()?;
-        Ok(LinkUrl::QemuStream { path: needed(rest, "qemu-stream:PATH")?.into(), listen })
+pub const KINDS: &[Kind] = &[
+    Kind {
+        name: "qemu-stream",
+        form: "qemu-stream:PATH[?listen]",
+        text: "UNIX socket of QEMU's `-netdev stream`; connects, or listens for QEMU",
+        parse: |rest, mut options| {
+            let listen = options.flag("listen");
+            options.done()?;
+            Ok(LinkUrl::QemuStream { path: needed(rest, "qemu-stream:PATH")?.into(), listen })
+        },
     },
-}];
+    Kind {
+        name: "udp",
+        form: "udp:ADDRESS[:PORT][?single]",
+        text: "UDP socket with the NIC's address, port 4791; needs no rights",
+        parse: |rest, mut options| {
+            let single = options.flag("single");
+            options.done()?;
+            let (ip, port) = udp_place(needed(rest, "udp:ADDRESS[:PORT]")?)?;
+            Ok(LinkUrl::Udp { ip, port, single })
+        },
+    },
+    Kind {
+        name: "tap",
+        form: "tap:NAME",
+        text: "TAP interface, made if it is not there; the host is at its other end",
+        parse: |rest, options| {
+            options.done()?;
+            Ok(LinkUrl::Tap { interface: interface(rest, "tap:NAME")? })
+        },
+    },
+    Kind {
+        name: "packet",
+        form: "packet:IFACE[?kernel-arp]",
+        text: "network interface (AF_PACKET) with a MAC address of our own, or sharing the kernel's addresses",
+        parse: |rest, mut options| {
+            let kernel_arp = options.flag("kernel-arp");
+            options.done()?;
+            Ok(LinkUrl::Packet { interface: interface(rest, "packet:IFACE")?, kernel_arp })
+        },
+    },
+    Kind {
+        name: "pcap",
+        form: "pcap:IN[?record=OUT][&paced]",
+        text: "frames of a capture arrive; what is sent is recorded",
+        parse: |rest, mut options| {
+            let record = options.take("record").flatten().map(PathBuf::from);
+            let paced = options.flag("paced");
+            options.done()?;
+            Ok(LinkUrl::Pcap { input: needed(rest, "pcap:IN")?.into(), record, paced })
+        },
+    },
+];
+
+/// `ADDRESS`, `ADDRESS:PORT` or `[ADDRESS]:PORT`.
+fn udp_place(text: &str) -> Result<(IpAddr, u16), LinkUrlError> {
+    if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse() {
+        return Ok((ip, ROCE_V2_UDP_PORT));
+    }
+    let place: SocketAddr = text.parse().map_err(|_| LinkUrlError::BadValue {
+        option: "udp",
+        value: text.to_owned(),
+        wanted: "an IP address of this machine, as in udp:192.0.2.1, udp:192.0.2.1:4791 or udp:[2001:db8::1]:4791",
+    })?;
+    Ok((place.ip(), place.port()))
+}
+
+/// A name that Linux takes for an interface (`dev_valid_name` there).
+fn interface(text: &str, form: &'static str) -> Result<String, LinkUrlError> {
+    let text = needed(text, form)?;
+    let odd = |c: char| c == '/' || c == ':' || c.is_ascii_whitespace() || c == '\0';
+    if text.len() > 15 || text == "." || text == ".." || text.contains(odd) {
+        return Err(LinkUrlError::BadValue {
+            option: "interface",
+            value: text.to_owned(),
+            wanted: "a name of 1 to 15 bytes without space, slash and colon",
+        });
+    }
+    Ok(text.to_owned())
+}
 
 /// Why a text names no link.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -133,6 +235,24 @@ impl fmt::Display for LinkUrl {
                 write!(f, "qemu-stream:{}", path.display())?;
                 if *listen { f.write_str("?listen") } else { Ok(()) }
             }
+            Self::Udp { ip, port, single } => {
+                write!(f, "udp:{}", SocketAddr::new(*ip, *port))?;
+                if *single { f.write_str("?single") } else { Ok(()) }
+            }
+            Self::Tap { interface } => write!(f, "tap:{interface}"),
+            Self::Packet { interface, kernel_arp } => {
+                write!(f, "packet:{interface}")?;
+                if *kernel_arp { f.write_str("?kernel-arp") } else { Ok(()) }
+            }
+            Self::Pcap { input, record, paced } => {
+                write!(f, "pcap:{}", input.display())?;
+                match (record, paced) {
+                    (None, false) => Ok(()),
+                    (None, true) => f.write_str("?paced"),
+                    (Some(record), false) => write!(f, "?record={}", record.display()),
+                    (Some(record), true) => write!(f, "?record={}&paced", record.display()),
+                }
+            }
         }
     }
 }
@@ -143,9 +263,42 @@ mod tests {
 
     #[test]
     fn what_is_printed_can_be_read_again() {
-        for text in ["qemu-stream:wire.sock", "qemu-stream:/run/a b.sock?listen"] {
+        for text in [
+            "qemu-stream:wire.sock",
+            "qemu-stream:/run/a b.sock?listen",
+            "udp:192.0.2.1:4791",
+            "udp:[2001:db8::1]:4792?single",
+            "tap:rnic0",
+            "packet:eth0",
+            "packet:eth0?kernel-arp",
+            "pcap:in.pcapng",
+            "pcap:in.pcapng?paced",
+            "pcap:in.pcapng?record=out.pcapng",
+            "pcap:in.pcapng?record=out.pcapng&paced",
+        ] {
             assert_eq!(text.parse::<LinkUrl>().unwrap().to_string(), text);
         }
+        for kind in KINDS {
+            let place = match kind.name {
+                "udp" => "127.0.0.1",
+                _ => "x",
+            };
+            let text = format!("{}:{place}", kind.name);
+            assert!(text.parse::<LinkUrl>().unwrap().to_string().starts_with(&text));
+        }
+    }
+
+    #[test]
+    fn a_udp_port_is_roces_unless_another_is_named() {
+        let place = |text: &str| match text.parse().unwrap() {
+            LinkUrl::Udp { ip, port, .. } => (ip.to_string(), port),
+            other => panic!("{other}"),
+        };
+        assert_eq!(place("udp:10.0.0.1"), ("10.0.0.1".into(), 4791));
+        assert_eq!(place("udp:10.0.0.1:5000"), ("10.0.0.1".into(), 5000));
+        assert_eq!(place("udp:fd00::5"), ("fd00::5".into(), 4791));
+        assert_eq!(place("udp:[fd00::5]"), ("fd00::5".into(), 4791));
+        assert_eq!(place("udp:[fd00::5]:1"), ("fd00::5".into(), 1));
     }
 
     #[test]
@@ -154,5 +307,9 @@ mod tests {
         assert!(wrong("tip:x").starts_with("`tip` is no kind of link; there are qemu-stream:PATH"));
         assert_eq!(wrong("qemu-stream:"), "a link of this kind is written qemu-stream:PATH");
         assert_eq!(wrong("qemu-stream:a?lisen"), "`lisen` is no option of this link");
+        assert!(wrong("udp:localhost").starts_with("`localhost` is no value for `udp`"));
+        assert!(wrong("udp:10.0.0.1:99999").starts_with("`10.0.0.1:99999` is no value"));
+        assert!(wrong("tap:a-name-of-16-byt").contains("is no value for `interface`"));
+        assert_eq!(wrong("tap:a?listen"), "`listen` is no option of this link");
     }
 }

@@ -45,7 +45,7 @@ impl Link for CableEnd {
     }
 
     fn limits(&self) -> Limits {
-        Limits { mtu: 1500, segments: 1, source_port: None }
+        Limits::of_mtu(1500)
     }
 
     fn receive(
