@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use softrnic_engine::explain;
 use softrnic_host::cm::agent::{AgentEvent, Endpoint, Request};
 use softrnic_host::cm::message::Req;
 use softrnic_host::cm::{CommId, End};
@@ -75,6 +74,18 @@ impl Port {
 
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Takes requests for a port, and says where, so that whoever started us knows when to connect.
+    pub(crate) fn listen(&self, port: u16, backlog: usize) -> anyhow::Result<()> {
+        self.connections.listen(port, backlog)?;
+        let config = self.context.port();
+        let own = [config.ipv4.map(|(ip, _)| ip.into()), config.ipv6.map(|(ip, _)| ip.into())];
+        for ip in own.into_iter().flatten() {
+            let ip: IpAddr = ip;
+            eprintln!("listening on {ip}, port {port}");
+        }
+        Ok(())
     }
 
     /// The next request of a peer; `None` when it is time to stop.
@@ -161,11 +172,6 @@ impl Session {
             Some(theirs) => format!("{} (its QP {theirs}, ours {ours})", self.peer),
             None => format!("{} (our QP {ours})", self.peer),
         }
-    }
-
-    /// The peer's queue pair, once there is a connection.
-    pub(crate) fn peer_qpn(&self) -> Option<Qpn> {
-        self.peer_qpn
     }
 
     /// Connects to a port of the peer.
@@ -255,7 +261,8 @@ impl Session {
         }
         let op = SendOp::Write { remote_va: 0, rkey: RKey(0) };
         let payload = Payload::Sges(&[]);
-        let probe = SendRequest { wr_id: PROBE, op, payload, signaled: true, ..SendRequest::default() };
+        let probe =
+            SendRequest { wr_id: PROBE, op, payload, signaled: true, ..SendRequest::default() };
         // Where the queue is full, its work tells soon enough.
         self.probing = self.qp.post_send(&probe).is_ok();
     }
@@ -274,8 +281,7 @@ impl Session {
             }
             _ => {}
         }
-        let status = explain::status_name(done.status);
-        let mut what = format!("{name}: {} failed: {status}", operation(done));
+        let mut what = format!("{name}: {} failed: {}", operation(done), meaning(done.status));
         if let Some(reason) = done.reason {
             what.push_str(&format!(" ({})", reason.row().text));
         }
@@ -312,5 +318,21 @@ fn operation(done: &WorkCompletion) -> &'static str {
         WcOpcode::RdmaRead => "READ",
         WcOpcode::CompSwap | WcOpcode::FetchAdd => "an atomic",
         WcOpcode::Recv | WcOpcode::RecvRdmaWithImm => "a receive",
+    }
+}
+
+fn meaning(status: Status) -> &'static str {
+    match status {
+        Status::Success => "success",
+        Status::LocalLength => "local length error",
+        Status::LocalQpOperation => "local queue pair operation error",
+        Status::LocalProtection => "local protection error",
+        Status::Flushed => "flushed, because the queue pair is in error",
+        Status::BadResponse => "a response that does not fit",
+        Status::RemoteInvalidRequest => "the peer calls it an invalid request",
+        Status::RemoteAccess => "the peer does not allow the access",
+        Status::RemoteOperation => "the peer could not carry it out",
+        Status::RetryExceeded => "the peer does not answer, and all retries are used up",
+        Status::RnrRetryExceeded => "the peer has no receive posted, and all retries are used up",
     }
 }

@@ -16,6 +16,6 @@ pub mod port;
 pub mod probe;
 pub mod setup;
 pub mod station;
+pub mod verbs;
 pub mod verify;
 pub mod vfio;
-pub mod verbs;
