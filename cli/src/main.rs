@@ -11,9 +11,12 @@ mod explain;
 mod html;
 mod ladder;
 mod names;
+mod ping;
 mod regs;
 mod report_table;
+mod rping;
 mod run;
+mod session;
 mod show;
 mod station_args;
 mod verify;
@@ -48,6 +51,10 @@ enum Command {
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
     Verify(verify::Args),
+    /// Measure round trips over a reliable connection, with loss and percentiles
+    Ping(ping::Args),
+    /// Exchange pings and pongs by SEND, READ and WRITE with another rping, ours or librdmacm's
+    Rping(rping::Args),
     /// Say what a number means that a driver printed, what causes it and what to do
     Explain(explain::Args),
 }
@@ -62,6 +69,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Ping(args) => ping::run(&args),
+        Command::Rping(args) => rping::run(&args),
         Command::Explain(args) => explain::run(&args),
     };
     match result {
