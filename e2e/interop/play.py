@@ -28,7 +28,8 @@ DEVICE = "rxe0"
 RUN_TIMEOUT_S = 120
 LISTEN_TIMEOUT_S = 30
 # An emulated guest on a busy machine may be silent for half a second: 268 ms, 7 times.
-PATIENCE = ["--timeout", "16", "-r", "7"]
+ACK_TIMEOUT = 16
+PATIENCE = ["--timeout", str(ACK_TIMEOUT), "-r", "7"]
 # From the moment that something breaks until our program must have said so and ended.
 BREAK_TIMEOUT_S = 60
 # Packets that have to have arrived before something is broken, and how long that may take.
@@ -167,6 +168,7 @@ class Player:
         """Both ends of a perftest run: (Linux's command, ours)."""
         about = run.about
         common = ["-s", str(run.size), "-m", str(run.mtu), "-c", about.service]
+        common += ["-u", str(ACK_TIMEOUT)] if about.service == "RC" else []
         common += ["-D", str(duration_s)] if duration_s else ["-n", str(run.messages)]
         if about.service == "UD" or about.linux.startswith("ib_atomic"):
             # Atomics have one size, and perftest takes no other word on it.
