@@ -387,8 +387,9 @@ impl Connection {
             remote: message::address(gids.1),
             qpn: Qpn::new(req.local_qpn),
             dest_qpn: Qpn::new(rep.local_qpn),
-            send_psn: Psn::new(req.starting_psn),
-            expected_psn: Psn::new(rep.starting_psn),
+            // A message says where its receiver begins: Linux' REQ carries what Linux expects (12.6.5, 12.7.31).
+            send_psn: Psn::new(rep.starting_psn),
+            expected_psn: Psn::new(req.starting_psn),
             path_mtu,
             pkey: req.pkey,
             ack_timeout: req.primary_ack_timeout,
