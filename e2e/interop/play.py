@@ -381,12 +381,15 @@ def judge_capture(outcome, rnic):
     if not os.path.isfile(outcome.capture):
         outcome.check(False, f"there is no capture {outcome.capture}")
         return
+    # Without acknowledgements only the client sends, and its last packets arrive when the server has gone.
+    reliable = outcome.run.about.service == "RC"
     try:
-        wrong, checks, ours, _ = wire.judge(outcome.capture, bytes.fromhex(OUR_MAC.replace(":", "")), rnic)
+        own_mac = bytes.fromhex(OUR_MAC.replace(":", ""))
+        wrong, checks, ours, _ = wire.judge(outcome.capture, own_mac, rnic, both_send=reliable)
     except wire.CaptureError as error:
         outcome.check(False, str(error))
         return
     outcome.checks += checks
     outcome.wrong += wrong
-    if not outcome.run.loss:
+    if not outcome.run.loss and (reliable or outcome.run.client == "linux"):
         outcome.check(outcome.received == ours, f"rxe has received {outcome.received} packets, and we have sent {ours}")

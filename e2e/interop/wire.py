@@ -94,8 +94,9 @@ def icrc_is_right(header, rest):
     return computed == int.from_bytes(rest[-4:], "little")
 
 
-def judge(path, own_mac, rnic):
-    """Findings about a capture, checks made, and how many RoCE frames each side sent: (wrong, checks, ours, theirs)."""
+def judge(path, own_mac, rnic, both_send=True):
+    """Findings about a capture, checks made, and how many RoCE frames each side sent: (wrong, checks, ours, theirs).
+    `both_send`: there must be frames of either side."""
     wrong, ours, theirs, refused = [], 0, 0, []
     for number, frame in enumerate(frames(path), 1):
         parts = roce(frame)
@@ -109,7 +110,7 @@ def judge(path, own_mac, rnic):
             refused.append(number)
     if refused:
         wrong.append(f"frames {refused[:SHOWN_MAX]} of {len(refused)} have a wrong ICRC")
-    if not ours or not theirs:
+    if not ours + theirs or (both_send and not (ours and theirs)):
         wrong.append(f"{ours} RoCE frames of ours and {theirs} of Linux are in the capture")
     count = ours + theirs
     wrong += decoded(path, count, rnic) + dissected(path, count)
