@@ -11,6 +11,8 @@ mod explain;
 mod html;
 mod ladder;
 mod names;
+mod peer;
+mod perf;
 mod regs;
 mod report_table;
 mod run;
@@ -47,6 +49,7 @@ enum Command {
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    Perf(perf::Args),
     Verify(verify::Args),
     /// Say what a number means that a driver printed, what causes it and what to do
     Explain(explain::Args),
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Explain(args) => explain::run(&args),
     };
