@@ -27,7 +27,7 @@ pub enum FaceArg {
 #[command(next_help_heading = "NIC and link")]
 pub struct StationArgs {
     /// What the NIC is plugged into, as KIND:WHERE; docs/links.md has the kinds
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", default_value = "none:", hide_default_value = true)]
     pub link: LinkUrl,
     /// IP address of the NIC, with prefix length: once for IPv4, once for IPv6
     #[arg(long = "address", value_name = "IP/PREFIX")]

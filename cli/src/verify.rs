@@ -1,16 +1,20 @@
 //! `rnic verify`: moves data between two ends and compares every byte, here and there.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 use softrnic_device::ernic::Profile;
+use softrnic_driver::Map;
 use softrnic_engine::PathMtu;
-use softrnic_host::endpoint::{Endpoint, ErnicEndpoint};
+use softrnic_host::endpoint::{Card, Endpoint, ErnicEndpoint, NativeEndpoint};
+use softrnic_host::pci::{BusAddresses, CardFiles, PciCard};
+use softrnic_host::verbs;
 use softrnic_host::verify::{self, GUARD, Operation, Plan, Summary};
 
 use crate::station_args::{FaceArg, StationArgs};
@@ -57,7 +61,35 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    card: CardArgs,
+    #[command(flatten)]
     station: StationArgs,
+}
+
+/// A card instead of a NIC of this program.
+#[derive(clap::Args)]
+#[command(next_help_heading = "A card, instead of a link")]
+struct CardArgs {
+    /// An ERNIC's registers: a PCI resource file, as /sys/bus/pci/devices/0000:01:00.0/resource2
+    #[arg(id = "card", long = "card", value_name = "FILE", requires = "card-memory")]
+    resource: Option<PathBuf>,
+    /// Memory that the card can reach: a file on hugetlbfs
+    #[arg(id = "card-memory", long = "card-memory", value_name = "FILE")]
+    memory: Option<PathBuf>,
+    /// Where in the resource file the register map begins
+    #[arg(long = "card-offset", value_name = "BYTES", default_value_t = 0)]
+    register_offset: u64,
+}
+
+impl CardArgs {
+    fn files(&self) -> Option<CardFiles> {
+        Some(CardFiles {
+            resource: self.resource.clone()?,
+            register_offset: self.register_offset,
+            memory: self.memory.clone()?,
+            bus: BusAddresses::Pagemap,
+        })
+    }
 }
 
 /// [`Operation`] as a flag.
@@ -105,10 +137,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => args.max_size,
     };
     let region = largest.next_multiple_of(8) as usize + 2 * GUARD;
-    let link = setup.open_link()?;
+    if let Some(files) = args.card.files() {
+        let card = Card::new(PciCard::open(&files)?, setup.port.neighbours.clone());
+        let port = setup.port.clone();
+        let mut endpoint = ErnicEndpoint::over(card, Map::V4_0, port, region, largest)?;
+        return play(args, &mut endpoint, region);
+    }
     match args.station.face {
-        FaceArg::Native => bail!("not yet"),
+        FaceArg::Native => {
+            let context = verbs::Context::open("rnic", setup)?;
+            let mut endpoint = NativeEndpoint::new(context.clone(), region)?;
+            let code = play(args, &mut endpoint, region)?;
+            context.stop_capture()?;
+            Ok(code)
+        }
         FaceArg::Ernic => {
+            let link = setup.open_link()?;
             let profile = Profile::V4_0;
             let mut endpoint = ErnicEndpoint::model(&setup, link, profile, region, largest)?;
             let code = play(args, &mut endpoint, region)?;
@@ -165,20 +209,32 @@ fn serve(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Res
     }
 }
 
+/// How long a server may take to start.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two attempts to reach it.
+const DIAL_PAUSE: Duration = Duration::from_millis(50);
+
 /// Connects to a server that may be about to start.
 fn dial(host: &str, port: u16) -> anyhow::Result<TcpStream> {
     let addresses: Vec<_> = (host, port)
         .to_socket_addrs()
         .with_context(|| format!("{host} is no address or name that can be found"))?
         .collect();
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, Duration::from_secs(10)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
+    let until = Instant::now() + DIAL_TIMEOUT;
+    let error = loop {
+        let mut last = None;
+        for address in &addresses {
+            match TcpStream::connect_timeout(address, Duration::from_secs(10)) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
         }
-    }
-    let Some(error) = last else { bail!("{host} has no address") };
+        let Some(error) = last else { bail!("{host} has no address") };
+        if error.kind() != ErrorKind::ConnectionRefused || Instant::now() >= until {
+            break error;
+        }
+        std::thread::sleep(DIAL_PAUSE);
+    };
     Err(error).with_context(|| {
         format!(
             "no server at {host}, TCP port {port}; start `rnic verify` without HOST there first"

@@ -36,6 +36,7 @@ rounds the compared value is the one that is there, in odd rounds that plus 1, a
 """
 
 import argparse
+import ipaddress
 import json
 import random
 import socket
@@ -218,7 +219,9 @@ class End:
         """To RTS, as the client's hello says; `peer` is the other end's hello."""
         self.peer = peer
         own = self.about()
-        route = GlobalRoute(dgid=GID(peer["gid"]), sgid_index=self.arguments.gid_index)
+        # pyverbs reads only the form with all eight groups.
+        gid = ipaddress.IPv6Address(peer["gid"]).exploded
+        route = GlobalRoute(dgid=GID(gid), sgid_index=self.arguments.gid_index)
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = ACCESS
         attributes.path_mtu = MTU[hello["mtu"]]

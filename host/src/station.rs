@@ -180,6 +180,11 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
         &*self.link
     }
 
+    /// Call it before each wait on the link's file descriptor: see [`Link::may_wait`].
+    pub fn may_wait(&mut self) -> bool {
+        self.link.may_wait()
+    }
+
     /// Takes another link, after the old one went away.
     pub fn replace_link(&mut self, link: Box<dyn Link>) -> Box<dyn Link> {
         std::mem::replace(&mut self.link, link)

@@ -21,6 +21,7 @@ use super::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer}
 use crate::clock::Clock;
 use crate::link::Link;
 use crate::owner::{Owned, Stopped};
+use crate::pci::PciCard;
 use crate::port::{PortConfig, Resolution};
 use crate::setup::Setup;
 use crate::station::Station;
@@ -192,6 +193,62 @@ impl Resolve for Model {
 
     fn trouble(&self) -> Option<String> {
         self.thread.link_down()
+    }
+}
+
+/// A card as the driver's platform, with the neighbours that its program was told: the driver knows no ARP.
+#[derive(Debug)]
+pub struct Card {
+    card: PciCard,
+    neighbours: Vec<(IpAddr, [u8; 6])>,
+}
+
+impl Card {
+    /// A card whose files are mapped.
+    #[must_use]
+    pub const fn new(card: PciCard, neighbours: Vec<(IpAddr, [u8; 6])>) -> Self {
+        Self { card, neighbours }
+    }
+}
+
+impl Platform for Card {
+    fn read32(&mut self, offset: u32) -> u32 {
+        self.card.read32(offset)
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        self.card.write32(offset, value);
+    }
+
+    fn dma_alloc(&mut self, len: usize, align: usize) -> Option<DmaBuffer> {
+        self.card.dma_alloc(len, align)
+    }
+
+    fn dma_free(&mut self, buffer: DmaBuffer) {
+        self.card.dma_free(buffer);
+    }
+
+    fn dma_read(&mut self, bus: u64, out: &mut [u8]) -> Result<(), DmaError> {
+        self.card.dma_read(bus, out)
+    }
+
+    fn dma_write(&mut self, bus: u64, bytes: &[u8]) -> Result<(), DmaError> {
+        self.card.dma_write(bus, bytes)
+    }
+
+    fn pause(&mut self) {
+        self.card.pause();
+    }
+}
+
+impl Resolve for Card {
+    fn mac_of(&mut self, ip: IpAddr) -> Result<[u8; 6], EndpointError> {
+        let known = self.neighbours.iter().find(|(neighbour, _)| *neighbour == ip);
+        known.map(|&(_, mac)| mac).ok_or_else(|| {
+            EndpointError::new(format!(
+                "the MAC address of {ip} is not known, and a card does not ask; give --neighbour {ip}=MAC"
+            ))
+        })
     }
 }
 

@@ -2,11 +2,13 @@
 //! every face. A program knows no device; an endpoint knows no program.
 
 mod ernic;
+mod native;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub use ernic::{ErnicEndpoint, Model};
+pub use ernic::{Card, ErnicEndpoint, Model};
+pub use native::NativeEndpoint;
 use softrnic_engine::{PathMtu, Psn, Qpn};
 use thiserror::Error;
 

@@ -19,6 +19,10 @@ use super::system::Arrival;
 const ETHERNET: usize = 14;
 /// Most bytes that a made-up header has: Ethernet, IPv6, UDP.
 pub(super) const HEADER_MAX: usize = ETHERNET + 40 + 8;
+/// Most datagrams that the kernel cuts of one message; older kernels take no more.
+pub(super) const DATAGRAMS: usize = 64;
+/// Most bytes of payload of such a message.
+pub(super) const MESSAGE_MAX: usize = 65_000;
 /// Where an IPv4 header has identification, flags and fragment offset.
 const IDENTIFICATION: Range<usize> = 4..8;
 /// Don't fragment, as the third byte of these.
@@ -48,6 +52,7 @@ pub(super) fn mac_of(ip: IpAddr) -> [u8; 6] {
 /// A frame that is to be sent, as the UDP socket sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Datagram {
+    pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     /// DSCP and ECN.
     pub(super) traffic_class: u8,
@@ -57,11 +62,11 @@ pub(super) struct Datagram {
     pub(super) payload: (usize, usize),
 }
 
-/// Reads a frame's headers; `None`: it is no RoCE v2 packet without VLAN tag from this address.
-pub(super) fn datagram(frame: &[u8], from: IpAddr) -> Option<Datagram> {
+/// Reads a frame's headers; `None`: it is no RoCE v2 packet, or has a VLAN tag.
+pub(super) fn datagram(frame: &[u8]) -> Option<Datagram> {
     let half = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let byte = |at: usize| frame.get(at).copied();
-    let (to, traffic_class, hop_limit, protocol, udp, source) = match half(12)? {
+    let (to, traffic_class, hop_limit, protocol, udp, from) = match half(12)? {
         ETHERTYPE_IPV4 if byte(14)? == 0x45 && half(20)? & 0x3FFF == 0 => {
             let ip = |at: usize| Some(IpAddr::from(*frame.get(at..)?.first_chunk::<4>()?));
             (ip(30)?, byte(15)?, byte(22)?, byte(23)?, 34, ip(26)?)
@@ -75,29 +80,31 @@ pub(super) fn datagram(frame: &[u8], from: IpAddr) -> Option<Datagram> {
     let end = udp + usize::from(half(udp + 4)?);
     let payload = (udp + 8, end);
     let carried = protocol == 17
-        && source == from
         && half(udp + 2)? == ROCE_V2_UDP_PORT
         && payload.0 <= end
         && end <= frame.len();
-    carried.then_some(Datagram { to, traffic_class, hop_limit, payload })
+    carried.then_some(Datagram { from, to, traffic_class, hop_limit, payload })
 }
 
-/// Gives the frame the source port and the IPv4 identification and flags that the kernel will send it with, and
-/// changes its ICRC by what that changes: a wrong one stays wrong.
+/// Gives the frame the source port, if one is given, and the IPv4 identification and flags that the kernel will send it
+/// with, and changes its ICRC by what that changes: a wrong one stays wrong.
 pub(super) fn settle(
     frame: &mut [u8],
     datagram: &Datagram,
     words: &mut Words,
-    port: u16,
+    port: Option<u16>,
     identification: u16,
 ) {
     let (begin, end) = datagram.payload;
     if end - begin < SHORTEST {
         return;
     }
-    let udp = begin - 8;
-    let [high, low] = port.to_be_bytes();
-    let mut change = put(frame, udp, end, [high, low, frame[udp + 2], frame[udp + 3]], words);
+    let mut change = 0;
+    if let Some(port) = port {
+        let udp = begin - 8;
+        let [high, low] = port.to_be_bytes();
+        change = put(frame, udp, end, [high, low, frame[udp + 2], frame[udp + 3]], words);
+    }
     if datagram.to.is_ipv4() {
         let [high, low] = identification.to_be_bytes();
         let at = ETHERNET + IDENTIFICATION.start;
@@ -318,7 +325,7 @@ impl Maker {
 }
 
 /// The checksum of an IPv4 header whose checksum field is 0.
-fn checksum(header: &[u8]) -> u16 {
+pub(super) fn checksum(header: &[u8]) -> u16 {
     let halves = header.as_chunks::<2>().0.iter();
     let sum: u32 = halves.map(|half| u32::from(u16::from_be_bytes(*half))).sum();
     let sum = (sum & 0xFFFF) + (sum >> 16);
@@ -328,4 +335,131 @@ fn checksum(header: &[u8]) -> u16 {
 /// The room that a UDP link can offer.
 pub(super) const fn room(bytes: &mut [u8], port: u16) -> Room<'_> {
     Room { bytes, segments: 1, source_port: Some(port) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use softrnic_engine::packet::{ETHERTYPE_IPV4, parse};
+
+    use super::*;
+
+    fn arrival(len: usize, segment: usize, traffic_class: u8, hop_limit: u8) -> Arrival {
+        Arrival { len, cut_off: false, from: None, segment, traffic_class, hop_limit, vlan: None }
+    }
+
+    /// An address of either family and a peer of it.
+    fn addresses() -> impl Strategy<Value = (IpAddr, SocketAddr)> {
+        let v4 = any::<([u8; 4], [u8; 4], u16)>()
+            .prop_map(|(to, from, port)| (IpAddr::from(to), SocketAddr::new(from.into(), port)));
+        let v6 = any::<([u8; 16], [u8; 16], u16)>()
+            .prop_map(|(to, from, port)| (IpAddr::from(to), SocketAddr::new(from.into(), port)));
+        prop_oneof![v4, v6]
+    }
+
+    proptest! {
+        /// Whatever a peer sends becomes frames with whole headers around its very bytes.
+        #[test]
+        fn any_message_becomes_frames(
+            payload in vec(any::<u8>(), 0..3000),
+            segment in prop_oneof![Just(0usize), 1..600usize],
+            budget in 1..5usize,
+            (to, from) in addresses(),
+            (traffic_class, hop_limit, strict) in any::<(u8, u8, bool)>(),
+        ) {
+            let mut maker = Maker::new([2; 6], to, strict);
+            let mut counters = LinkCounters::default();
+            let mut slot = [vec![0xAA; HEADER_MAX], payload.clone()].concat();
+            let arrival = arrival(payload.len(), segment, traffic_class, hop_limit);
+            let mut came = Vec::new();
+            let headers = if to.is_ipv4() { 42 } else { 62 };
+            loop {
+                let mut lent = 0;
+                let (count, used_up) = maker.lend(
+                    &mut slot, &arrival, from, budget, &mut counters,
+                    &mut |frame, _| {
+                        lent += 1;
+                        let (header, body) = frame.split_at(headers);
+                        let udp_len = u16::from_be_bytes([header[headers - 4], header[headers - 3]]);
+                        assert_eq!(usize::from(udp_len), 8 + body.len());
+                        let datagram = datagram(frame).filter(|datagram| datagram.from == from.ip());
+                        let expected = (headers, headers + body.len());
+                        assert_eq!(datagram.map(|datagram| (datagram.to, datagram.payload)),
+                            Some((to, expected)));
+                        let _ = parse(frame).map(|packet| packet.icrc_valid());
+                        came.extend_from_slice(body);
+                    },
+                );
+                prop_assert_eq!(count, lent);
+                if used_up { break; }
+                prop_assert_eq!(count, budget);
+            }
+            prop_assert_eq!(came, payload);
+        }
+
+        /// A frame of any bytes, some of which are an IP header, is carried or not; what is carried keeps a right ICRC
+        /// right and a wrong one wrong.
+        #[test]
+        fn any_frame_is_settled_or_left(
+            mut frame in vec(any::<u8>(), 0..400),
+            kind in 0..3u8,
+            right in any::<bool>(),
+            (port, identification) in any::<(u16, u16)>(),
+        ) {
+            let from: IpAddr = if kind == 1 { [192, 0, 2, 1].into() } else { [0x20; 16].into() };
+            let len = frame.len();
+            let (ethertype, l3, udp) =
+                if kind == 1 { (ETHERTYPE_IPV4, 20, 34) } else { (ETHERTYPE_IPV6, 40, 54) };
+            if kind > 0 && len > udp + 8 {
+                frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+                let ip = &mut frame[14..14 + l3];
+                match from {
+                    IpAddr::V4(v4) => {
+                        (ip[0], ip[6], ip[7], ip[9]) = (0x45, ip[6] & 0xC0, 0, 17);
+                        ip[12..16].copy_from_slice(&v4.octets());
+                    }
+                    IpAddr::V6(v6) => {
+                        ip[6] = 17;
+                        ip[8..24].copy_from_slice(&v6.octets());
+                    }
+                }
+                frame[udp + 2..udp + 4].copy_from_slice(&ROCE_V2_UDP_PORT.to_be_bytes());
+                frame[udp + 4..udp + 6].copy_from_slice(&((len - udp) as u16).to_be_bytes());
+            }
+            let Some(datagram) = datagram(&frame) else { return Ok(()) };
+            prop_assume!(datagram.from == from);
+            let network = if from.is_ipv4() { Network::Ipv4 } else { Network::Ipv6 };
+            let crc = |frame: &[u8]| icrc::of(network, &frame[14..len - 4]);
+            let long_enough = len - udp - 8 >= SHORTEST;
+            if right && long_enough {
+                let value = crc(&frame).to_le_bytes();
+                frame[len - 4..].copy_from_slice(&value);
+            }
+            let is_right = |frame: &[u8]| long_enough && frame[len - 4..] == crc(frame).to_le_bytes();
+            let before = is_right(&frame);
+            let mut words = Words::new();
+            settle(&mut frame, &datagram, &mut words, Some(port), identification);
+            prop_assert_eq!(is_right(&frame), before);
+            if long_enough {
+                prop_assert_eq!(&frame[udp..udp + 2], &port.to_be_bytes());
+            }
+            // A second time changes nothing.
+            let once = frame.clone();
+            settle(&mut frame, &datagram, &mut words, Some(port), identification);
+            prop_assert_eq!(frame, once);
+        }
+    }
+
+    #[test]
+    fn mac_addresses_that_stand_for_ip_addresses_are_local_and_differ() {
+        let ips = ["10.0.0.1", "10.0.1.0", "fe80::1", "fe80::2", "fe80::1:0", "2001:db8::1"];
+        let macs: Vec<_> = ips.iter().map(|ip| mac_of(ip.parse().unwrap())).collect();
+        for (at, mac) in macs.iter().enumerate() {
+            assert_eq!(mac[0] & 3, 2, "locally administered, for one receiver");
+            assert!(!macs[at + 1..].contains(mac), "{}", ips[at]);
+        }
+    }
 }

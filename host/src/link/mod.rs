@@ -11,6 +11,7 @@ mod outbox;
 mod packet;
 mod pcap;
 mod qemu_stream;
+mod super_packet;
 mod system;
 mod tap;
 mod udp;
@@ -133,8 +134,8 @@ pub struct LinkCounters {
     /// Frames of a kind that this link cannot carry, which were not sent (`udp`: no RoCE v2 packet from the link's
     /// address, or one with a VLAN tag).
     pub tx_not_carried: u64,
-    /// Frames that arrived and were dropped before we could read them, where the system tells. `udp` gets frames in
-    /// messages of up to 64, unless they come one by one, and counts messages here.
+    /// Frames that arrived and were dropped before we could read them, where the system tells. A message of up to 64
+    /// joined frames (`udp`, `packet`) counts as one.
     pub rx_dropped: u64,
     /// Frames whose IP ID was not seen, and was solved from the ICRC (`udp`).
     pub icrc_ip_id_inferred: u64,
@@ -237,11 +238,18 @@ impl LinkUrl {
             }
             Self::Udp { ip, port, single } => Box::new(Udp::open(*ip, *port, !single, config)?),
             Self::Tap { interface } => Box::new(Tap::open(interface, config)?),
-            Self::Packet { interface, kernel_arp } => {
-                Box::new(Packet::open(interface, *kernel_arp, config)?)
+            Self::Packet { interface, kernel_arp, single } => {
+                Box::new(Packet::open(interface, *kernel_arp, !single, config)?)
             }
             Self::Pcap { input, record, paced } => {
                 Box::new(Pcap::open(input, record.as_deref(), *paced, config)?)
+            }
+            Self::None => {
+                return Err(LinkError::Open {
+                    link: self.to_string(),
+                    source: io::Error::new(io::ErrorKind::NotFound, "no link was given"),
+                    way_out: " (`--link KIND:WHERE`; docs/links.md has the kinds)",
+                });
             }
         })
     }

@@ -17,6 +17,7 @@ use softrnic_engine::packet::ROCE_V2_UDP_PORT;
 use softrnic_engine::{Room, Rx};
 
 use super::outbox::Outbox;
+use super::super_packet::{Cutter, Joiner, PARTS, VIRTIO};
 use super::system::{self, Arrival, BATCH, Inbox, Message};
 use super::{Limits, Link, LinkConfig, LinkCounters, LinkError, Written, without_rights};
 
@@ -24,6 +25,9 @@ use super::{Limits, Link, LinkConfig, LinkCounters, LinkError, Written, without_
 const SOCKET_BUFFER: i32 = 4 << 20;
 /// A VLAN tag, which the kernel takes off.
 const TAG: usize = 4;
+/// Messages of one receive. Each can be a super-packet: who is on this machine too sends them without asking.
+const SLOTS: usize = 16;
+const SUPER_PACKET_LEN: usize = 65_535 + 14;
 
 /// The link.
 #[derive(Debug)]
@@ -37,7 +41,11 @@ pub struct Packet {
     shared_mac: Option<[u8; 6]>,
     mtu: u16,
     inbox: Inbox,
+    cutter: Cutter,
     outbox: Outbox,
+    joiner: Joiner,
+    /// Send packets of one flow as one.
+    join: bool,
     blocked: bool,
     /// The interface is not there any more; the kernel says so only once.
     gone: bool,
@@ -45,11 +53,17 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Opens an interface; `kernel_arp`: shares its addresses with the kernel.
+    /// Opens an interface; `kernel_arp`: shares its addresses with the kernel; `join`: lets the kernel cut what is sent
+    /// into packets.
     ///
     /// # Errors
     /// `Open`.
-    pub fn open(interface: &str, kernel_arp: bool, config: &LinkConfig) -> Result<Self, LinkError> {
+    pub fn open(
+        interface: &str,
+        kernel_arp: bool,
+        join: bool,
+        config: &LinkConfig,
+    ) -> Result<Self, LinkError> {
         let suffix = if kernel_arp { "?kernel-arp" } else { "" };
         let name = format!("packet:{interface}{suffix}");
         let failed = |errno: Errno| {
@@ -83,7 +97,9 @@ impl Packet {
         system::filter(fd, &filter)
             .and_then(|()| set(libc::PACKET_AUXDATA, 1))
             .and_then(|()| set(libc::PACKET_IGNORE_OUTGOING, 1))
-            .and_then(|()| set(libc::PACKET_QDISC_BYPASS, 1))
+            .and_then(|()| set(libc::PACKET_VNET_HDR, 1))
+            // Past the queueing discipline nobody would cut a super-packet for a device that cannot.
+            .and_then(|()| set(libc::PACKET_QDISC_BYPASS, i32::from(!join)))
             .and_then(|()| system::set_buffers(fd, SOCKET_BUFFER))
             .and_then(|()| system::bind_packet(fd, index))
             .map_err(failed)?;
@@ -103,8 +119,11 @@ impl Packet {
             _dummies: dummies,
             shared_mac: kernel_arp.then_some(mac),
             mtu: mtu.min(config.mtu),
-            inbox: Inbox::new(BATCH, TAG, usize::from(mtu) + 14 + TAG),
+            inbox: Inbox::new(SLOTS, TAG, VIRTIO + SUPER_PACKET_LEN),
+            cutter: Cutter::new(),
             outbox: Outbox::new(0),
+            joiner: Joiner::new(),
+            join,
             blocked: false,
             gone: false,
             counters: LinkCounters::default(),
@@ -132,31 +151,51 @@ impl Packet {
         Err(LinkError::Gone { link: self.name.clone(), why })
     }
 
-    fn send(&self) -> Result<usize, Errno> {
-        let mut parts = [IoSlice::new(&[]); BATCH];
-        let count = self.outbox.len().min(BATCH);
-        for (at, part) in parts.iter_mut().enumerate().take(count) {
-            *part = IoSlice::new(self.outbox.frame(at));
+    /// Sends what is planned; returns how many groups went.
+    fn send(&self, groups: usize) -> Result<usize, Errno> {
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        let mut counts = [0; BATCH];
+        let mut rest = &mut parts[..];
+        for (at, count) in counts.iter_mut().enumerate().take(groups) {
+            *count = self.joiner.parts(&self.outbox, at, rest);
+            rest = &mut rest[*count..];
         }
         let mut messages = [Message { to: None, parts: &[], segment: 0, marks: None }; BATCH];
-        for (message, part) in messages.iter_mut().zip(parts.chunks(1)) {
-            message.parts = part;
+        let mut rest = &parts[..];
+        for (message, count) in messages.iter_mut().zip(counts) {
+            (message.parts, rest) = rest.split_at(count);
         }
-        system::send(self.socket.as_fd(), &messages[..count])
+        system::send(self.socket.as_fd(), &messages[..groups])
+    }
+
+    /// The first groups have gone, or were dropped.
+    fn done(&mut self, groups: usize, dropped: bool) {
+        let mut frames = 0;
+        for at in 0..groups {
+            frames += self.joiner.group(at).count;
+        }
+        if dropped {
+            self.counters.tx_dropped += frames as u64;
+        } else {
+            let bytes = |at| self.outbox.frame(at).len() as u64;
+            self.counters.tx_frames += frames as u64;
+            self.counters.tx_bytes += (0..frames).map(bytes).sum::<u64>();
+        }
+        self.outbox.sent(frames);
     }
 }
 
-/// A frame as it was on the wire, in its slot.
-fn frame_of<'a>(slot: &'a mut [u8], arrival: &Arrival) -> &'a mut [u8] {
+/// A frame as it was on the wire, and the virtio header before it, in its slot.
+fn frame_of<'a>(slot: &'a mut [u8], arrival: &Arrival) -> Option<([u8; VIRTIO], &'a mut [u8])> {
     let end = TAG + arrival.len;
-    match arrival.vlan {
-        Some(tag) if arrival.len >= 12 => {
-            slot.copy_within(TAG..TAG + 12, 0);
-            slot[12..12 + TAG].copy_from_slice(&tag);
-            &mut slot[..end]
-        }
-        _ => &mut slot[TAG..end],
+    let mut begin = TAG + VIRTIO;
+    let virtio = *slot[TAG..].first_chunk()?;
+    if let Some(tag) = arrival.vlan.filter(|_| end >= begin + 12) {
+        slot.copy_within(begin..begin + 12, begin - TAG);
+        slot[begin + 12 - TAG..begin + 12].copy_from_slice(&tag);
+        begin -= TAG;
     }
+    Some((virtio, slot.get_mut(begin..end)?))
 }
 
 impl Link for Packet {
@@ -192,16 +231,19 @@ impl Link for Packet {
                 }
                 continue;
             };
-            if arrival.cut_off {
+            let whole = if arrival.cut_off { None } else { frame_of(slot, &arrival) };
+            let Some((virtio, frame)) = whole else {
                 self.counters.rx_length_errors += 1;
-            } else {
-                let frame = frame_of(slot, &arrival);
-                self.counters.rx_frames += 1;
-                self.counters.rx_bytes += frame.len() as u64;
-                take(frame, Rx::default());
-                count += 1;
+                self.inbox.done();
+                continue;
+            };
+            // Where the call goes on with a super-packet, its headers are known, and those in the slot do not matter.
+            let budget = budget - count;
+            let (lent, used_up) = self.cutter.lend(virtio, frame, budget, &mut self.counters, take);
+            count += lent;
+            if used_up {
+                self.inbox.done();
             }
-            self.inbox.done();
         }
         Ok(count)
     }
@@ -219,28 +261,24 @@ impl Link for Packet {
     fn flush(&mut self) -> Result<(), LinkError> {
         self.still_there()?;
         self.blocked = false;
+        let mut join = self.join;
         while !self.outbox.is_empty() {
-            match self.send() {
-                Ok(sent) => {
-                    for at in 0..sent {
-                        self.counters.tx_frames += 1;
-                        self.counters.tx_bytes += self.outbox.frame(at).len() as u64;
-                    }
-                    self.outbox.sent(sent);
-                }
+            let groups = self.joiner.plan(&mut self.outbox, join);
+            match self.send(groups) {
+                Ok(sent) => self.done(sent, false),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     self.blocked = true;
                     break;
                 }
+                // Perhaps because it is a super-packet.
+                Err(_) if self.joiner.group(0).count > 1 => join = false,
                 Err(Errno::NOBUFS | Errno::NOMEM | Errno::MSGSIZE | Errno::INVAL) => {
-                    self.counters.tx_dropped += 1;
-                    self.outbox.sent(1);
+                    self.done(1, true);
                 }
                 Err(errno) => {
                     self.failed(errno)?;
-                    self.counters.tx_dropped += 1;
-                    self.outbox.sent(1);
+                    self.done(1, true);
                 }
             }
         }

@@ -26,6 +26,8 @@ pub struct Pcap {
     input: Reader<BufReader<File>>,
     /// The frame that comes next.
     next: Option<CapturedPacket>,
+    /// Why there is none, until that has been told.
+    damage: Option<CaptureError>,
     /// Readable while there are frames: for ever (`eventfd`), or when the next one is due (`timerfd`).
     ready: OwnedFd,
     pace: Option<Pace>,
@@ -92,6 +94,7 @@ impl Pcap {
             mtu: config.mtu,
             input,
             next,
+            damage: None,
             ready,
             pace,
             outbox: Outbox::new(0),
@@ -110,11 +113,10 @@ impl Pcap {
     /// Makes `ready` readable for the next frame.
     fn arm(&self) -> Result<(), Errno> {
         let Some(pace) = &self.pace else {
-            let number = u64::from(self.next.is_some());
-            if number == 0 {
+            if self.next.is_none() && self.damage.is_none() {
                 let _ = rustix::io::read(&self.ready, &mut [0; 8]);
             } else {
-                rustix::io::write(&self.ready, &number.to_ne_bytes())?;
+                rustix::io::write(&self.ready, &1u64.to_ne_bytes())?;
             }
             return Ok(());
         };
@@ -122,6 +124,7 @@ impl Pcap {
         let value = match &self.next {
             // Zero would mean never.
             Some(frame) => pace.wait(frame).max(Duration::from_nanos(1)),
+            None if self.damage.is_some() => Duration::from_nanos(1),
             None => Duration::ZERO,
         };
         let value = Timespec::try_from(value).unwrap_or(never);
@@ -175,10 +178,19 @@ impl Link for Pcap {
                 take(&mut packet.frame, Rx::default());
                 count += 1;
             }
-            self.next =
-                self.input.next().transpose().map_err(|error| self.failed(into_io(error)))?;
+            match self.input.next() {
+                Some(Ok(packet)) => self.next = Some(packet),
+                Some(Err(error)) => self.damage = Some(error),
+                None => {}
+            }
         }
-        if moved && (self.pace.is_some() || self.next.is_none()) {
+        if count == 0
+            && let Some(damage) = self.damage.take()
+        {
+            let _ = rustix::io::read(&self.ready, &mut [0; 8]);
+            return Err(self.failed(into_io(damage)));
+        }
+        if moved && (self.pace.is_some() || self.next.is_none() && self.damage.is_none()) {
             self.arm().map_err(|errno| self.failed(errno.into()))?;
         }
         Ok(count)
@@ -220,7 +232,7 @@ impl Link for Pcap {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.next.as_ref().map(|_| self.ready.as_fd())
+        (self.next.is_some() || self.damage.is_some()).then(|| self.ready.as_fd())
     }
 
     fn counters(&self) -> LinkCounters {

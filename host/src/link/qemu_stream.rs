@@ -247,3 +247,74 @@ fn accept_one(path: &Path) -> Result<OwnedFd, Errno> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    /// Frames of a stream of bytes, and whether it ends in a length that no QEMU sends.
+    fn frames_of(mut bytes: &[u8]) -> (Vec<&[u8]>, bool) {
+        let mut frames = Vec::new();
+        while let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() {
+            let len = u32::from_be_bytes(*prefix) as usize;
+            if len > FRAME_MAX {
+                return (frames, true);
+            }
+            let Some((frame, rest)) = rest.split_at_checked(len) else { break };
+            frames.push(frame);
+            bytes = rest;
+        }
+        (frames, false)
+    }
+
+    proptest! {
+        #[test]
+        fn any_stream_of_bytes_gives_its_frames_and_ends(
+            parts in vec((0..300usize, vec(any::<u8>(), 0..80), prop::bool::weighted(0.9)), 0..20),
+            chunk in 1..200usize,
+            budget in 1..6usize,
+        ) {
+            // Mostly frames whose length is right, some whose is anything.
+            let mut stream = Vec::new();
+            for (extra, bytes, right) in &parts {
+                let len = if *right { bytes.len() } else { extra * extra * extra };
+                stream.extend((len as u32).to_be_bytes());
+                stream.extend(bytes);
+            }
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                    .unwrap();
+            let mut link = QemuStream::over(ours, "qemu-stream:test".into(), 1500).unwrap();
+            let mut came: Vec<Vec<u8>> = Vec::new();
+            let mut end = None;
+            for part in stream.chunks(chunk) {
+                send(&theirs, part, SendFlags::NOSIGNAL).unwrap();
+                match link.receive(budget, &mut |frame, _| came.push(frame.to_vec())) {
+                    Ok(count) => prop_assert!(count <= budget),
+                    Err(error) => {
+                        end = Some(error);
+                        break;
+                    }
+                }
+            }
+            drop(theirs);
+            let mut turns = 0;
+            let end = loop {
+                if let Some(end) = end {
+                    break end;
+                }
+                end = link.receive(budget, &mut |frame, _| came.push(frame.to_vec())).err();
+                turns += 1;
+                prop_assert!(turns < 10_000, "it does not end");
+            };
+            let (frames, strange) = frames_of(&stream);
+            prop_assert!(end.is_gone());
+            prop_assert_eq!(came, frames);
+            prop_assert_eq!(end.to_string().contains("is no QEMU"), strange, "{}", end);
+        }
+    }
+}

@@ -491,3 +491,48 @@ pub(super) fn interface_with(ip: IpAddr) -> Result<Option<String>, Errno> {
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn control_data_of_any_bytes_is_read_to_its_end(bytes in any::<[u8; 32]>(), len in 0..200usize) {
+            let mut control = Control([0; CONTROL_LEN]);
+            for (to, from) in control.0.iter_mut().zip(bytes.iter().cycle()) {
+                *to = *from;
+            }
+            // Lengths that fit, so that more than one entry is looked at.
+            control.0[..WORD].copy_from_slice(&(usize::from(bytes[0] % 40)).to_ne_bytes());
+            let mut arrival = NOTHING;
+            read_control(&control, len, &mut arrival);
+        }
+
+        #[test]
+        fn what_is_written_as_control_data_can_be_read(
+            (traffic_class, hop_limit) in any::<(u8, u8)>(),
+            ipv6 in any::<bool>(),
+        ) {
+            let mut control = Control([0; CONTROL_LEN]);
+            let marks = Some((traffic_class, hop_limit));
+            let message = Message { to: None, parts: &[], segment: 0, marks };
+            let len = write_control(&mut control, &message, ipv6);
+            let mut arrival = NOTHING;
+            read_control(&control, len, &mut arrival);
+            prop_assert_eq!((arrival.traffic_class, arrival.hop_limit), (traffic_class, hop_limit));
+        }
+    }
+
+    #[test]
+    fn the_interface_of_an_address_is_found() {
+        assert_eq!(interface_with(Ipv4Addr::LOCALHOST.into()).unwrap().as_deref(), Some("lo"));
+        assert_eq!(
+            interface_with(Ipv4Addr::new(127, 1, 2, 3).into()).unwrap().as_deref(),
+            Some("lo")
+        );
+        assert_eq!(interface_with(Ipv4Addr::new(198, 51, 100, 9).into()).unwrap(), None);
+    }
+}

@@ -18,7 +18,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_
 use softrnic_engine::{Room, Rx};
 
 use super::linear_crc::Words;
-use super::made_header::{Datagram, HEADER_MAX, Maker, datagram, mac_of, room, settle};
+use super::made_header::{
+    DATAGRAMS, Datagram, HEADER_MAX, MESSAGE_MAX, Maker, datagram, mac_of, room, settle,
+};
 use super::outbox::{FRAMES, Outbox};
 use super::system::{self, BATCH, Inbox, Message};
 use super::{Limits, Link, LinkConfig, LinkCounters, LinkError, Written};
@@ -27,10 +29,6 @@ use super::{Limits, Link, LinkConfig, LinkCounters, LinkError, Written};
 const SOCKET_BUFFER: i32 = 4 << 20;
 /// What a socket sends with unless told otherwise: DSCP and ECN, and TTL or hop limit.
 const SOCKET_MARKS: (u8, u8) = (0, 64);
-/// Most datagrams of one message; older kernels take no more.
-const SEGMENTS: usize = 64;
-/// Most bytes of one message.
-const MESSAGE_MAX: usize = 65_000;
 /// Messages of one receive where each can be a joined one of [`MESSAGE_LEN`].
 const JOINED_BATCH: usize = 16;
 const MESSAGE_LEN: usize = 65_535;
@@ -75,7 +73,7 @@ impl Group {
     /// and all but the last have one length.
     fn takes(&self, next: &Datagram) -> bool {
         let len = next.payload.1 - next.payload.0;
-        self.count < SEGMENTS
+        self.count < DATAGRAMS
             && self.bytes == self.count * self.segment()
             && len <= self.segment()
             && len != 0
@@ -152,7 +150,7 @@ impl Udp {
         for at in 0..self.outbox.len() {
             let frame = self.outbox.frame_mut(at);
             // It was one when it was committed.
-            let Some(datagram) = datagram(frame, self.ip) else { continue };
+            let Some(datagram) = datagram(frame) else { continue };
             let len = datagram.payload.1 - datagram.payload.0;
             let joined = groups.last_mut().filter(|group| gso && group.takes(&datagram));
             let place = if let Some(group) = joined {
@@ -165,7 +163,7 @@ impl Udp {
                 groups.push(Group { first: at, count: 1, bytes: len, datagram });
                 0
             };
-            settle(frame, &datagram, &mut self.words, self.port, place as u16);
+            settle(frame, &datagram, &mut self.words, Some(self.port), place as u16);
         }
     }
 
@@ -173,7 +171,7 @@ impl Udp {
         let mut parts = [IoSlice::new(&[]); FRAMES];
         for (at, part) in parts.iter_mut().enumerate().take(self.outbox.len()) {
             let frame = self.outbox.frame(at);
-            if let Some(datagram) = datagram(frame, self.ip) {
+            if let Some(datagram) = datagram(frame) {
                 *part = IoSlice::new(&frame[datagram.payload.0..datagram.payload.1]);
             }
         }
@@ -279,7 +277,8 @@ impl Link for Udp {
         if self.counters.too_long(self.outbox.written(written.len), self.mtu) {
             return;
         }
-        if datagram(self.outbox.written(written.len), self.ip).is_none() {
+        let found = datagram(self.outbox.written(written.len));
+        if found.is_none_or(|found| found.from != self.ip) {
             self.counters.tx_not_carried += 1;
             return;
         }

@@ -32,12 +32,14 @@ pub enum LinkUrl {
         /// The interface; made if it is not there.
         interface: String,
     },
-    /// `packet:IFACE[?kernel-arp]`: AF_PACKET on a network interface.
+    /// `packet:IFACE[?kernel-arp][&single]`: AF_PACKET on a network interface.
     Packet {
         /// The interface.
         interface: String,
         /// The NIC shares the interface's addresses, and the kernel answers ARP, NDP and ICMP.
         kernel_arp: bool,
+        /// Each packet by itself, past the queueing discipline.
+        single: bool,
     },
     /// `pcap:IN[?record=OUT][&paced]`: replay and record.
     Pcap {
@@ -48,6 +50,8 @@ pub enum LinkUrl {
         /// In the file's own time, instead of as fast as they are taken.
         paced: bool,
     },
+    /// `none:`: there is no link, because a card has its own.
+    None,
 }
 
 /// One kind of link, for parsing and for help.
@@ -96,12 +100,13 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "packet",
-        form: "packet:IFACE[?kernel-arp]",
+        form: "packet:IFACE[?kernel-arp][&single]",
         text: "network interface (AF_PACKET) with a MAC address of our own, or sharing the kernel's addresses",
         parse: |rest, mut options| {
             let kernel_arp = options.flag("kernel-arp");
+            let single = options.flag("single");
             options.done()?;
-            Ok(LinkUrl::Packet { interface: interface(rest, "packet:IFACE")?, kernel_arp })
+            Ok(LinkUrl::Packet { interface: interface(rest, "packet:IFACE")?, kernel_arp, single })
         },
     },
     Kind {
@@ -114,6 +119,12 @@ pub const KINDS: &[Kind] = &[
             options.done()?;
             Ok(LinkUrl::Pcap { input: needed(rest, "pcap:IN")?.into(), record, paced })
         },
+    },
+    Kind {
+        name: "none",
+        form: "none:",
+        text: "no link: for programs that drive a card, which has its own",
+        parse: |_, options| options.done().map(|()| LinkUrl::None),
     },
 ];
 
@@ -239,10 +250,16 @@ impl fmt::Display for LinkUrl {
                 write!(f, "udp:{}", SocketAddr::new(*ip, *port))?;
                 if *single { f.write_str("?single") } else { Ok(()) }
             }
+            Self::None => f.write_str("none:"),
             Self::Tap { interface } => write!(f, "tap:{interface}"),
-            Self::Packet { interface, kernel_arp } => {
+            Self::Packet { interface, kernel_arp, single } => {
                 write!(f, "packet:{interface}")?;
-                if *kernel_arp { f.write_str("?kernel-arp") } else { Ok(()) }
+                match (kernel_arp, single) {
+                    (false, false) => Ok(()),
+                    (true, false) => f.write_str("?kernel-arp"),
+                    (false, true) => f.write_str("?single"),
+                    (true, true) => f.write_str("?kernel-arp&single"),
+                }
             }
             Self::Pcap { input, record, paced } => {
                 write!(f, "pcap:{}", input.display())?;
@@ -271,6 +288,8 @@ mod tests {
             "tap:rnic0",
             "packet:eth0",
             "packet:eth0?kernel-arp",
+            "packet:eth0?single",
+            "packet:eth0?kernel-arp&single",
             "pcap:in.pcapng",
             "pcap:in.pcapng?paced",
             "pcap:in.pcapng?record=out.pcapng",

@@ -8,6 +8,7 @@ use softrnic_engine::packet::Template;
 use softrnic_host::link::LinkError;
 
 use crate::ends::{Close, Ends, Family, Kind, PATIENCE, collect, commit, take, wait};
+use crate::stations::rules_and_captures;
 
 /// A rule of the contract.
 pub struct Rule {
@@ -21,6 +22,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "the_longest_frame_passes_and_a_longer_one_is_counted", check: mtu },
     Rule { name: "a_slow_receiver_stops_the_sender_or_is_counted", check: back_pressure },
     Rule { name: "whoever_waits_is_woken", check: wake },
+    Rule { name: "fault_rules_and_captures_work_on_it", check: rules_and_captures },
     Rule { name: "the_end_of_a_link_is_told_where_it_can_be", check: close },
 ];
 

@@ -13,8 +13,9 @@ use softrnic_host::link::{Inproc, Link, LinkConfig, LinkError, LinkUrl, QemuStre
 use crate::namespace::{Namespace, cable};
 
 /// How long a test waits for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-pub const MTU: u16 = 1500;
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// So long that packets of 4096 bytes pass, and the longest frame fits a room.
+pub const MTU: u16 = 4180;
 /// SEND ONLY of a reliable connection: a BTH and the payload.
 const SEND_ONLY: u8 = 0x04;
 /// Bytes of a frame that are no payload, with IPv4; IPv6 has 20 more.
@@ -114,15 +115,23 @@ pub const KINDS: &[Kind] = &[
         name: "packet",
         needs: Needs::Namespaces,
         lossless: false,
-        counts_losses: true,
+        counts_losses: false,
         close: Close::InterfaceDeleted,
         open: |family| packet(family, ""),
+    },
+    Kind {
+        name: "packet-single",
+        needs: Needs::Namespaces,
+        lossless: false,
+        counts_losses: true,
+        close: Close::InterfaceDeleted,
+        open: |family| packet(family, "?single"),
     },
     Kind {
         name: "packet-kernel-arp",
         needs: Needs::Namespaces,
         lossless: false,
-        counts_losses: true,
+        counts_losses: false,
         close: Close::InterfaceDeleted,
         open: |family| packet(family, "?kernel-arp"),
     },
@@ -167,7 +176,7 @@ pub fn open(url: &str, config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> 
     url.parse::<LinkUrl>().expect("a link").open(config)
 }
 
-fn pair(links: [Box<dyn Link>; 2], ips: [IpAddr; 2], namespaces: Vec<Namespace>) -> Ends {
+pub fn pair(links: [Box<dyn Link>; 2], ips: [IpAddr; 2], namespaces: Vec<Namespace>) -> Ends {
     let [a, b] = links;
     let end = |link: Box<dyn Link>, number: usize| {
         let mac = link.limits().shared_mac.unwrap_or(MACS[number]);
@@ -217,20 +226,20 @@ pub fn open_in(namespaces: [Namespace; 2], url: &str, ips: [IpAddr; 2]) -> Resul
     };
     let a = open_one(0).map_err(|error| error.to_string())?;
     let b = open_one(1).map_err(|error| error.to_string())?;
-    Ok(pair([a, b], ips, namespaces.into()))
+    let mut ends = pair([a, b], ips, namespaces.into());
+    ends.introduce();
+    Ok(ends)
 }
 
 fn udp_on_a_cable(family: Family, options: &str) -> Result<Ends, String> {
     let ips = ips(family);
-    let mut ends = open_in(two_namespaces(&ips)?, &format!("udp:{{ip}}{options}"), ips)?;
-    ends.introduce();
-    Ok(ends)
+    open_in(two_namespaces(&ips)?, &format!("udp:{{ip}}{options}"), ips)
 }
 
 fn packet(family: Family, options: &str) -> Result<Ends, String> {
     let ips = ips(family);
     // Only where the kernel answers for the NIC has it the NIC's addresses.
-    let kernels: &[IpAddr] = if options.is_empty() { &[] } else { &ips };
+    let kernels: &[IpAddr] = if options.contains("kernel-arp") { &ips } else { &[] };
     open_in(two_namespaces(kernels)?, &format!("packet:{{n}}{options}"), ips)
 }
 
@@ -255,8 +264,9 @@ fn tap(family: Family) -> Result<Ends, String> {
 }
 
 impl Ends {
-    /// Exchanges frames until one has arrived each way: neighbours are found, and bridge ports forward.
-    fn introduce(&mut self) {
+    /// Exchanges frames until one has arrived each way: interfaces that were just switched on pass them, neighbours are
+    /// found, and bridge ports forward.
+    pub fn introduce(&mut self) {
         for from in 0..2 {
             let deadline = Instant::now() + PATIENCE;
             while Instant::now() < deadline {

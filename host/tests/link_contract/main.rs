@@ -7,6 +7,7 @@
 mod contract;
 mod ends;
 mod namespace;
+mod stations;
 mod stories;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,17 +1,20 @@
 //! Stories of single kinds of links.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use softrnic_engine::Qpn;
 use softrnic_engine::packet::{Flow, Layer3, Packet, Template, build, describe, parse};
+use softrnic_engine::{Nanos, Qpn};
+use softrnic_host::capture::{Interface, Reader, Writer};
 use softrnic_host::link::{Link, Written};
 
 use crate::ends::{
     Family, Needs, PATIENCE, collect, commit, config, frame, ips, loopback_ips, open, open_in,
-    take, two_namespaces, wait,
+    pair, take, two_namespaces, wait,
 };
 use crate::namespace::Namespace;
 
@@ -37,7 +40,11 @@ stories! {
     Nothing udp_passes_congestion_marks;
     Nothing udp_counts_what_it_cannot_carry;
     Nothing udp_needs_an_address_of_this_machine;
+    Nothing pcap_replays_at_once_and_records_what_is_sent;
+    Nothing pcap_keeps_the_files_time_when_paced;
+    Nothing pcap_says_what_is_wrong_with_its_files;
     Namespaces udp_headers_on_the_wire_are_those_the_icrc_covers;
+    Namespaces udp_and_packet_meet_on_one_cable;
     Namespaces packet_survives_an_interface_that_goes_down_and_up;
     Namespaces packet_shares_an_interface_with_the_kernel;
     Namespaces packet_puts_vlan_tags_back;
@@ -279,32 +286,59 @@ fn udp_needs_an_address_of_this_machine() {
 }
 
 fn udp_headers_on_the_wire_are_those_the_icrc_covers() {
-    for family in [Family::V4, Family::V6] {
+    for (family, options) in
+        [(Family::V4, ""), (Family::V6, ""), (Family::V4, "?single"), (Family::V6, "?single")]
+    {
         let ips = ips(family);
-        let mut ends = open_in(two_namespaces(&ips).unwrap(), "udp:{ip}?single", ips).unwrap();
+        let url = format!("udp:{{ip}}{options}");
+        let mut ends = open_in(two_namespaces(&ips).unwrap(), &url, ips).unwrap();
         let ip = ips[1];
         let mut wire = ends.namespaces[1].run(move || open("packet:vb", &config(1, ip))).unwrap();
         ends.send(0, 0..20, 512);
         let expected: Vec<_> = (0..20).map(|number| (number, 512)).collect();
         // Every frame of ours that the kernel sent is looked at: `collect` verifies the ICRC.
         assert_eq!(collect(&mut wire, 20), expected);
+        assert_eq!(collect(&mut ends.ends[1].link, 20), expected);
+    }
+}
+
+fn udp_and_packet_meet_on_one_cable() {
+    for family in [Family::V4, Family::V6] {
+        let ips = ips(family);
+        let [a, b] = two_namespaces(&ips).unwrap();
+        let (ip_a, ip_b) = (ips[0], ips[1]);
+        let udp = a.run(move || open(&format!("udp:{ip_a}"), &config(0, ip_a))).unwrap();
+        let packet = b.run(move || open("packet:vb?kernel-arp", &config(1, ip_b))).unwrap();
+        let mut ends = pair([udp, packet], ips, vec![a, b]);
+        ends.introduce();
+        for from in [0, 1] {
+            // Super-packets cross as they are, with more packets than one call may take.
+            ends.send(from, 0..100, 256);
+            ends.send(from, 100..101, 64);
+            let mut expected: Vec<_> = (0..100).map(|number| (number, 256)).collect();
+            expected.push((100, 64));
+            assert_eq!(collect(&mut ends.ends[1 - from].link, 101), expected);
+        }
+        let counters = [0, 1].map(|end| ends.ends[end].link.counters());
+        assert_eq!(counters.map(|end| (end.tx_dropped, end.rx_length_errors)), [(0, 0); 2]);
+        assert_eq!((counters[0].icrc_ip_id_inferred, counters[0].icrc_strict_refused), (0, 0));
     }
 }
 
 fn packet_survives_an_interface_that_goes_down_and_up() {
     let ips = ips(Family::V4);
     let mut ends = open_in(two_namespaces(&[]).unwrap(), "packet:{n}", ips).unwrap();
-    ends.send(0, 0..3, 64);
-    assert_eq!(collect(&mut ends.ends[1].link, 3).len(), 3);
+    let before = ends.ends[0].link.counters();
     ends.namespaces[0].ip("link set va down").unwrap();
     // It says so once, if at all; it is not gone.
     for _ in 0..3 {
         assert_eq!(take(&mut ends.ends[0].link, 9).unwrap(), []);
     }
     ends.send(0, 3..10, 64);
-    let counters = ends.ends[0].link.counters();
-    assert_eq!((counters.tx_frames, counters.tx_dropped), (3, 7));
+    let after = ends.ends[0].link.counters();
+    assert_eq!((after.tx_frames, after.tx_dropped), (before.tx_frames, before.tx_dropped + 7));
     ends.namespaces[0].ip("link set va up").unwrap();
+    ends.introduce();
     ends.send(0, 10..13, 64);
     assert_eq!(collect(&mut ends.ends[1].link, 3), [(10, 64), (11, 64), (12, 64)]);
     ends.send(1, 0..3, 64);
@@ -369,4 +403,121 @@ fn packet_puts_vlan_tags_back() {
         .unwrap();
     }
     assert_eq!(tci, Some(0x6123));
+}
+
+/// A file of this test's own in the temporary folder, removed in the end.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("softrnic-link-{}-{name}", std::process::id())))
+    }
+
+    /// Writes a capture of frames with these numbers and times.
+    fn capture(name: &str, frames: &[(u32, u64)]) -> Self {
+        let file = Self::new(name);
+        let interface = Interface { name: "test".into(), description: String::new() };
+        let mut writer = Writer::new(File::create(&file.0).unwrap(), &[interface]).unwrap();
+        let template = Template::new(&flow(ips(Family::V4)[1], ips(Family::V4)[0])).unwrap();
+        for (number, time) in frames {
+            writer.packet(0, Nanos(*time), &frame(&template, *number, 64), &[]).unwrap();
+        }
+        writer.finish().unwrap();
+        file
+    }
+
+    fn url(&self, rest: &str) -> String {
+        format!("pcap:{}{rest}", self.0.display())
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn pcap_replays_at_once_and_records_what_is_sent() {
+    let frames: Vec<_> =
+        (0..300).map(|number| (number, u64::from(number) * 1_000_000_000)).collect();
+    let input = TestFile::capture("in.pcapng", &frames);
+    let output = TestFile::new("out.pcapng");
+    let ip = ips(Family::V4)[0];
+    let url = input.url(&format!("?record={}", output.0.display()));
+    let mut link = open(&url, &config(0, ip)).unwrap();
+    assert_eq!(take(&mut link, 7).unwrap().len(), 7);
+    let expected: Vec<_> = (7..300).map(|number| (number, 64)).collect();
+    assert_eq!(collect(&mut link, 293), expected);
+    // Nothing will ever come again, and nobody has to wait for it.
+    assert!(link.fd().is_none());
+    assert_eq!(take(&mut link, 7).unwrap(), []);
+    let template = Template::new(&flow(ip, ips(Family::V4)[1])).unwrap();
+    for number in 0..200 {
+        while !commit(&mut link, &template, number, 100) {
+            link.flush().unwrap();
+        }
+    }
+    link.flush().unwrap();
+    assert_eq!((link.counters().rx_frames, link.counters().tx_frames), (300, 200));
+    drop(link);
+    let recorded: Vec<_> =
+        Reader::new(File::open(&output.0).unwrap()).unwrap().map(Result::unwrap).collect();
+    assert_eq!(recorded.len(), 200);
+    for (number, packet) in recorded.iter().enumerate() {
+        assert_eq!(packet.frame, frame(&template, number as u32, 100));
+    }
+    assert!(recorded.is_sorted_by_key(|packet| packet.time));
+    // The file is read again as it was written.
+    let mut again = open(&output.url(""), &config(0, ip)).unwrap();
+    assert_eq!(collect(&mut again, 200).len(), 200);
+}
+
+fn pcap_keeps_the_files_time_when_paced() {
+    let times = [5_000_000_000u64, 5_030_000_000, 5_030_000_000, 5_090_000_000];
+    let frames: Vec<_> = (0..).zip(times).collect();
+    let input = TestFile::capture("paced.pcapng", &frames);
+    let start = Instant::now();
+    let mut link = open(&input.url("?paced"), &config(0, ips(Family::V4)[0])).unwrap();
+    let mut came = Vec::new();
+    while came.len() < times.len() {
+        assert!(wait(&mut link, PollFlags::IN, PATIENCE));
+        let taken = take(&mut link, 9).unwrap();
+        // Readable means that a frame is due, and no frame comes before its time.
+        assert!(!taken.is_empty());
+        came.extend(taken.into_iter().map(|(number, _)| (number, start.elapsed())));
+    }
+    for ((number, after), time) in came.iter().zip(times) {
+        assert!(after.as_nanos() >= u128::from(time - times[0]), "frame {number} after {after:?}");
+    }
+    assert_eq!(came.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert!(link.fd().is_none());
+}
+
+fn pcap_says_what_is_wrong_with_its_files() {
+    let ip = ips(Family::V4)[0];
+    let error = |url: &str| open(url, &config(0, ip)).err().unwrap().to_string();
+    assert!(
+        error("pcap:/nonexistent/in.pcap")
+            .starts_with("cannot open pcap:/nonexistent/in.pcap: No such file")
+    );
+    let text = TestFile::new("text");
+    std::fs::write(&text.0, "no capture at all").unwrap();
+    assert!(error(&text.url("")).contains("not a capture"));
+    let input = TestFile::capture("cut.pcapng", &[(0, 0), (1, 1), (2, 2)]);
+    assert!(error(&input.url(&format!("?record={}", input.0.display()))).contains("another file"));
+    assert!(error(&input.url("?record=/nonexistent/out")).contains("recording cannot be made"));
+    // Frames before the damage come, then it is told, and it is not the other end that went away.
+    let bytes = std::fs::read(&input.0).unwrap();
+    std::fs::write(&input.0, &bytes[..bytes.len() - 5]).unwrap();
+    let mut link = open(&input.url(""), &config(0, ip)).unwrap();
+    let mut came = Vec::new();
+    let error = loop {
+        match take(&mut link, 1) {
+            Ok(taken) if taken.is_empty() => panic!("nothing was said"),
+            Ok(taken) => came.extend(taken),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(came, [(0, 64), (1, 64)]);
+    assert!(error.to_string().contains("cut off") && !error.is_gone(), "{error}");
 }
