@@ -13,9 +13,12 @@ mod ladder;
 mod names;
 mod peer;
 mod perf;
+mod ping;
 mod regs;
 mod report_table;
+mod rping;
 mod run;
+mod session;
 mod show;
 mod station_args;
 mod verify;
@@ -51,6 +54,10 @@ enum Command {
     Regs(regs::Args),
     Perf(perf::Args),
     Verify(verify::Args),
+    /// Measure round trips over a reliable connection, with loss and percentiles
+    Ping(ping::Args),
+    /// Exchange pings and pongs by SEND, READ and WRITE with another rping, ours or librdmacm's
+    Rping(rping::Args),
     /// Say what a number means that a driver printed, what causes it and what to do
     Explain(explain::Args),
 }
@@ -66,6 +73,8 @@ fn main() -> ExitCode {
         Command::Regs(args) => regs::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Ping(args) => ping::run(&args),
+        Command::Rping(args) => rping::run(&args),
         Command::Explain(args) => explain::run(&args),
     };
     match result {

@@ -24,6 +24,7 @@ pub const ERNIC_BASE: u32 = 0x4_0000;
 const ERNIC_END: u32 = 0x8_0000;
 const WINDOWS_BASE: u32 = 0x1_6420;
 const WINDOW_STRIDE: u32 = 0x20;
+const WINDOWS_END: u32 = WINDOWS_BASE + 8 * WINDOW_STRIDE;
 const STATISTICS_BASE: u32 = 0x10_2000;
 const STATISTICS_END: u32 = 0x10_3000;
 const VERSION: u32 = 0x1108_2022;
@@ -85,6 +86,12 @@ pub struct CardMemory<H, D> {
 }
 
 impl<H, D> CardMemory<H, D> {
+    /// No window maps anything yet.
+    #[must_use]
+    pub fn new(host: H, card: D) -> Self {
+        Self { host, card, windows: [Window::default(); 8] }
+    }
+
     /// Which memory it is, and the address there.
     fn place(&self, address: u64, len: usize, write: bool) -> Result<(bool, u64), DmaFault> {
         if address & TAG == DEVICE_MEMORY {
@@ -142,16 +149,6 @@ impl Statistics {
             _ => NOTHING_THERE,
         }
     }
-
-    fn count(&mut self, verdict: &Verdict) {
-        let other = matches!(verdict.refused, Some(Reason::NotRoce | Reason::OtherBufferFull));
-        let counters = if other {
-            [&mut self.other, &mut self.other_ever]
-        } else {
-            [&mut self.roce, &mut self.roce_ever]
-        };
-        counters.into_iter().for_each(|counter| *counter = counter.wrapping_add(1));
-    }
 }
 
 const fn take_high(counter: &mut u64) -> u32 {
@@ -166,39 +163,33 @@ const fn take_low(counter: &mut u64) -> u32 {
     low
 }
 
-/// The card.
-#[derive(Debug)]
-pub struct Reconic<H, D> {
-    /// Its ERNIC. Frames come and go through the card, or the statistics miss them.
-    pub nic: Nic<Ernic, CardMemory<H, D>>,
+/// What is around the ERNIC in the card's BAR.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Shell {
     statistics: Statistics,
 }
 
-impl<H: Memory, D: Memory> Reconic<H, D> {
-    /// A card after power-on, with 32 queue pair numbers as RecoNIC is built. Windows map nothing yet.
-    #[must_use]
-    pub fn new(host: H, card: D) -> Self {
-        let config = ErnicConfig { profile: Profile::V3_1, num_qp: 32, ..ErnicConfig::default() };
-        let memory = CardMemory { host, card, windows: [Window::default(); 8] };
-        Self { nic: Nic::ernic(config, memory), statistics: Statistics::default() }
-    }
-
-    /// Power-on state again, but for the card's memory and what was counted as refused.
-    pub fn reset(&mut self) {
-        self.nic.reset();
-        self.nic.memory.windows = [Window::default(); 8];
+impl Shell {
+    /// Power-on state of shell and ERNIC, but for the card's memory and what was counted as refused.
+    pub fn reset<H: Memory, D: Memory>(&mut self, nic: &mut Nic<Ernic, CardMemory<H, D>>) {
+        nic.reset();
+        nic.memory.windows = [Window::default(); 8];
         self.statistics = Statistics::default();
     }
 
     /// Reads a word of the BAR.
-    pub fn read32(&mut self, offset: u32) -> u32 {
+    pub fn read32<H: Memory, D: Memory>(
+        &mut self,
+        nic: &mut Nic<Ernic, CardMemory<H, D>>,
+        offset: u32,
+    ) -> u32 {
         match offset {
-            ERNIC_BASE..ERNIC_END => self.nic.read32(offset - ERNIC_BASE),
+            ERNIC_BASE..ERNIC_END => nic.read32(offset - ERNIC_BASE),
             STATISTICS_BASE..STATISTICS_END => self.statistics.read(offset - STATISTICS_BASE),
-            _ => match self.window(offset) {
+            _ => match window(&mut nic.memory, offset) {
                 Some(word) => *word,
                 None => {
-                    self.nic.engine.count_refused(Reason::RegisterUnlisted);
+                    nic.engine.count_refused(Reason::RegisterUnlisted);
                     0
                 }
             },
@@ -206,32 +197,100 @@ impl<H: Memory, D: Memory> Reconic<H, D> {
     }
 
     /// Writes a word of the BAR.
-    pub fn write32(&mut self, offset: u32, value: u32) {
+    pub fn write32<H: Memory, D: Memory>(
+        &mut self,
+        nic: &mut Nic<Ernic, CardMemory<H, D>>,
+        offset: u32,
+        value: u32,
+    ) {
         match offset {
-            ERNIC_BASE..ERNIC_END => self.nic.write32(offset - ERNIC_BASE, value),
+            ERNIC_BASE..ERNIC_END => nic.write32(offset - ERNIC_BASE, value),
             STATISTICS_BASE..STATISTICS_END if offset == STATISTICS_BASE + 0x200 => {
                 self.statistics.scratch = value;
             }
             STATISTICS_BASE..STATISTICS_END => {
-                self.nic.engine.count_refused(Reason::RegisterReadOnly);
+                nic.engine.count_refused(Reason::RegisterReadOnly);
             }
-            _ => match self.window(offset) {
+            _ => match window(&mut nic.memory, offset) {
                 Some(word) => *word = value,
-                None => self.nic.engine.count_refused(Reason::RegisterUnlisted),
+                None => nic.engine.count_refused(Reason::RegisterUnlisted),
             },
         }
     }
 
-    fn window(&mut self, offset: u32) -> Option<&mut u32> {
-        let at = offset.checked_sub(WINDOWS_BASE).filter(|at| at.is_multiple_of(4))?;
-        let window = self.nic.memory.windows.get_mut((at / WINDOW_STRIDE) as usize)?;
-        window.word(at % WINDOW_STRIDE / 4)
+    /// Frames have come, RoCE and others, since the last call.
+    pub fn count(&mut self, roce: u64, other: u64) {
+        let statistics = &mut self.statistics;
+        for counter in [&mut statistics.roce, &mut statistics.roce_ever] {
+            *counter = counter.wrapping_add(roce);
+        }
+        for counter in [&mut statistics.other, &mut statistics.other_ever] {
+            *counter = counter.wrapping_add(other);
+        }
+    }
+
+    /// What is at an offset: the ERNIC's own offset, or a name.
+    ///
+    /// # Errors
+    /// It is not the ERNIC's, but this.
+    pub const fn place(offset: u32) -> Result<u32, &'static str> {
+        match offset {
+            ERNIC_BASE..ERNIC_END => Ok(offset - ERNIC_BASE),
+            STATISTICS_BASE..STATISTICS_END => Err("the card's version and statistics"),
+            WINDOWS_BASE..WINDOWS_END => Err("a window of the card's DMA bridge"),
+            _ => Err("nothing of the card"),
+        }
+    }
+}
+
+fn window<H, D>(memory: &mut CardMemory<H, D>, offset: u32) -> Option<&mut u32> {
+    let at = offset.checked_sub(WINDOWS_BASE).filter(|at| at.is_multiple_of(4))?;
+    let window = memory.windows.get_mut((at / WINDOW_STRIDE) as usize)?;
+    window.word(at % WINDOW_STRIDE / 4)
+}
+
+/// The card with its ERNIC.
+#[derive(Debug)]
+pub struct Reconic<H, D> {
+    /// Its ERNIC. Frames come and go through the card, or the statistics miss them.
+    pub nic: Nic<Ernic, CardMemory<H, D>>,
+    shell: Shell,
+}
+
+/// The card's ERNIC: version 3.1, with 32 queue pair numbers as RecoNIC is built.
+#[must_use]
+pub fn config() -> ErnicConfig {
+    ErnicConfig { profile: Profile::V3_1, num_qp: 32, ..ErnicConfig::default() }
+}
+
+impl<H: Memory, D: Memory> Reconic<H, D> {
+    /// A card after power-on. Windows map nothing yet.
+    #[must_use]
+    pub fn new(host: H, card: D) -> Self {
+        let nic = Nic::ernic(config(), CardMemory::new(host, card));
+        Self { nic, shell: Shell::default() }
+    }
+
+    /// [`Shell::reset`].
+    pub fn reset(&mut self) {
+        self.shell.reset(&mut self.nic);
+    }
+
+    /// [`Shell::read32`].
+    pub fn read32(&mut self, offset: u32) -> u32 {
+        self.shell.read32(&mut self.nic, offset)
+    }
+
+    /// [`Shell::write32`].
+    pub fn write32(&mut self, offset: u32, value: u32) {
+        self.shell.write32(&mut self.nic, offset, value);
     }
 
     /// A frame arrived.
     pub fn handle_frame(&mut self, now: Nanos, frame: &[u8], rx: Rx) -> Verdict {
         let verdict = self.nic.handle_frame(now, frame, rx);
-        self.statistics.count(&verdict);
+        let other = matches!(verdict.refused, Some(Reason::NotRoce | Reason::OtherBufferFull));
+        self.shell.count((!other).into(), other.into());
         verdict
     }
 

@@ -95,6 +95,25 @@ pub enum PciError {
     },
 }
 
+/// Switches a PCI device's memory access and bus mastering on, by its folder in sysfs
+/// (`/sys/bus/pci/devices/...`): a device without a kernel driver has both off, and reads all ones.
+///
+/// # Errors
+/// A file in the folder cannot be written, which needs root.
+pub fn enable(device: &Path) -> Result<(), PciError> {
+    let way_out = "Run as root, and name a device that no kernel driver has";
+    let failed = |path: &Path, source| PciError::File { path: path.to_owned(), source, way_out };
+    let switch = device.join("enable");
+    std::fs::write(&switch, "1").map_err(|source| failed(&switch, source))?;
+    let path = device.join("config");
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let file = file.map_err(|source| failed(&path, source))?;
+    let mut command = [0; 2];
+    file.read_exact_at(&mut command, COMMAND).map_err(|source| failed(&path, source))?;
+    let enabled = u16::from_le_bytes(command) | MEMORY_ACCESS | BUS_MASTER;
+    file.write_all_at(&enabled.to_le_bytes(), COMMAND).map_err(|source| failed(&path, source))
+}
+
 /// Registers and memory of a card.
 #[derive(Debug)]
 pub struct PciCard {
@@ -395,6 +414,10 @@ fn runs_of(entries: impl Iterator<Item = u64>, page: usize) -> Option<Vec<Run>> 
 const RESOURCE_WAY_OUT: &str = "Give the resource file of the BAR with the ERNIC, as root, with no \
      kernel driver bound, and with memory access enabled (`setpci -s ... COMMAND=6`)";
 const MEMORY_WAY_OUT: &str = "Give a file that can be mapped shared and written";
+/// Offset of the command register in configuration space, and two of its bits.
+const COMMAND: u64 = 4;
+const MEMORY_ACCESS: u16 = 1 << 1;
+const BUS_MASTER: u16 = 1 << 2;
 /// `f_type` of hugetlbfs (linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
@@ -535,6 +558,22 @@ mod tests {
         assert!(matches!(PciCard::open(&odd), Err(PciError::Misaligned(2))));
         let far = CardFiles { register_offset: u64::MAX - 3, ..files.0.clone() };
         assert!(matches!(PciCard::open(&far), Err(PciError::TooShort { .. })));
+    }
+
+    #[test]
+    fn enabling_a_device_sets_two_bits_of_its_command_register_and_keeps_the_others() {
+        let folder = std::env::temp_dir().join(format!("rnic-{}-enable", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let error = enable(&folder.join("missing")).expect_err("no such device").to_string();
+        assert!(error.contains("missing/enable") && error.contains("root"), "{error}");
+        let mut config = [0xEE; 64];
+        config[4..6].copy_from_slice(&0x0541_u16.to_le_bytes());
+        std::fs::write(folder.join("config"), config).expect("a file");
+        enable(&folder).expect("both files can be written");
+        config[4..6].copy_from_slice(&0x0547_u16.to_le_bytes());
+        assert_eq!(std::fs::read(folder.join("config")).expect("a file"), config);
+        assert_eq!(std::fs::read(folder.join("enable")).expect("a file"), b"1");
+        std::fs::remove_dir_all(&folder).expect("ours");
     }
 
     #[test]

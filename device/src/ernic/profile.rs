@@ -186,7 +186,8 @@ impl MovedField {
     }
 
     /// The field's bits in its own register, out of what software wrote.
-    pub(super) fn value(&self, written: u32) -> u32 {
+    #[must_use]
+    pub fn value(&self, written: u32) -> u32 {
         place(self.bits, self.table_bits, written)
     }
 }

@@ -1,13 +1,14 @@
 //! A NIC with 32-bit registers as a PCI function: registers in one BAR, MSI-X in another. What differs
 //! between our ERNIC and RecoNIC's card around one is behind [`Registers`].
 
+use softrnic_device::ernic::{Location, Map};
 use softrnic_device::pci::{
     Bar, BarError, ConfigSpace, ERNIC_BAR, ERNIC_IDENTITY, MSIX_BAR, MSIX_BAR_LEN, MsixTable,
 };
 use softrnic_device::{Nic, ernic};
 use softrnic_engine::{Engine, Reason};
 
-use super::{Function, GuestMemory};
+use super::{Function, GuestMemory, RegisterTrace};
 
 /// An ERNIC in guest memory.
 pub type Ernic = Nic<ernic::Ernic, GuestMemory>;
@@ -26,6 +27,13 @@ pub trait Registers {
     fn reset(&mut self);
     /// The engine, which counts refused accesses.
     fn engine_mut(&mut self) -> &mut Engine;
+    /// Faults met in queues and memory, by reason.
+    fn faults(&self) -> &[u64; Reason::COUNT];
+    /// What is at an offset, for people.
+    ///
+    /// # Errors
+    /// Nothing that the register table knows, but this.
+    fn locate(&self, offset: u32) -> Result<(Map, Location), &'static str>;
     /// The guest's memory.
     fn memory_mut(&mut self) -> &mut GuestMemory;
 }
@@ -55,8 +63,55 @@ impl Registers for Ernic {
         &mut self.engine
     }
 
+    fn faults(&self) -> &[u64; Reason::COUNT] {
+        self.device.faults()
+    }
+
+    fn locate(&self, offset: u32) -> Result<(Map, Location), &'static str> {
+        let map = self.device.map();
+        map.locate(offset).map(|at| (map, at)).ok_or("nothing is listed here")
+    }
+
     fn memory_mut(&mut self) -> &mut GuestMemory {
         &mut self.memory
+    }
+}
+
+impl<R: Registers> Registers for &mut R {
+    fn bar_len(&self) -> u32 {
+        (**self).bar_len()
+    }
+
+    fn read32(&mut self, offset: u32) -> u32 {
+        (**self).read32(offset)
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        (**self).write32(offset, value);
+    }
+
+    fn interrupt(&self) -> bool {
+        (**self).interrupt()
+    }
+
+    fn reset(&mut self) {
+        (**self).reset();
+    }
+
+    fn engine_mut(&mut self) -> &mut Engine {
+        (**self).engine_mut()
+    }
+
+    fn faults(&self) -> &[u64; Reason::COUNT] {
+        (**self).faults()
+    }
+
+    fn locate(&self, offset: u32) -> Result<(Map, Location), &'static str> {
+        (**self).locate(offset)
+    }
+
+    fn memory_mut(&mut self) -> &mut GuestMemory {
+        (**self).memory_mut()
     }
 }
 
@@ -65,9 +120,15 @@ impl Registers for Ernic {
 pub struct PciState {
     config: ConfigSpace,
     msix: MsixTable,
+    trace: Option<RegisterTrace>,
 }
 
 impl PciState {
+    /// Writes down every register access from now on.
+    pub fn set_trace(&mut self, trace: RegisterTrace) {
+        self.trace = Some(trace);
+    }
+
     /// For a card with registers of `bar_len` bytes, as ERNIC presents itself.
     ///
     /// # Errors
@@ -76,7 +137,7 @@ impl PciState {
         let registers = Bar { index: ERNIC_BAR, len: bar_len };
         let vectors = Bar { index: MSIX_BAR, len: MSIX_BAR_LEN };
         let config = ConfigSpace::new(ERNIC_IDENTITY, &[vectors, registers])?;
-        Ok(Self { config, msix: MsixTable::default() })
+        Ok(Self { config, msix: MsixTable::default(), trace: None })
     }
 }
 
@@ -122,7 +183,10 @@ impl<R: Registers> Function for CardFunction<'_, R> {
         }
         for (at, word) in (offset..).step_by(4).zip(out.as_chunks_mut().0) {
             let value = match bar {
-                ERNIC_BAR => self.card.read32(at),
+                ERNIC_BAR => match &mut self.pci.trace {
+                    Some(trace) => trace.read32(&mut *self.card, at),
+                    None => self.card.read32(at),
+                },
                 _ => self.pci.msix.read32(at),
             };
             *word = value.to_le_bytes();
@@ -136,7 +200,10 @@ impl<R: Registers> Function for CardFunction<'_, R> {
         for (at, word) in (offset..).step_by(4).zip(bytes.as_chunks().0) {
             let value = u32::from_le_bytes(*word);
             match bar {
-                ERNIC_BAR => self.card.write32(at, value),
+                ERNIC_BAR => match &mut self.pci.trace {
+                    Some(trace) => trace.write32(&mut *self.card, at, value),
+                    None => self.card.write32(at, value),
+                },
                 _ => self.pci.msix.write32(at, value),
             }
         }

@@ -8,6 +8,7 @@
 //! | `function` | the trait that a device implements, so that any face can be served |
 //! | `memory` | guest memory: what the client mapped, and nothing else |
 //! | `interrupts` | MSI-X and INTx by eventfd |
+//! | `trace` | register accesses, written down for people |
 //! | `card` | a NIC with 32-bit registers behind that trait |
 //!
 //! The server is ours, not the `vfio_user` crate's: that one allocates what a client asks for, loses its
@@ -21,6 +22,7 @@ mod memory;
 mod server;
 mod session;
 mod socket;
+mod trace;
 pub mod wire;
 
 pub use card::{CardFunction, Ernic, PciState, Registers};
@@ -29,3 +31,4 @@ pub use interrupts::InterruptCounters;
 pub use memory::{GuestMemory, MapError, MapRequest, RefusedAccesses};
 pub use server::{Server, ServerError};
 pub use session::{Hangup, Session, SessionCounters};
+pub use trace::RegisterTrace;
