@@ -11,6 +11,8 @@ mod explain;
 mod html;
 mod ladder;
 mod names;
+mod peer;
+mod perf;
 mod ping;
 mod regs;
 mod report_table;
@@ -50,6 +52,7 @@ enum Command {
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    Perf(perf::Args),
     Verify(verify::Args),
     /// Measure round trips over a reliable connection, with loss and percentiles
     Ping(ping::Args),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Rping(args) => rping::run(&args),
