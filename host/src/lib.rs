@@ -14,6 +14,7 @@ pub mod owner;
 pub mod pci;
 pub mod port;
 pub mod probe;
+pub mod serve;
 pub mod setup;
 pub mod station;
 pub mod verbs;
