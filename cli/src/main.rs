@@ -12,6 +12,8 @@ mod fault;
 mod html;
 mod ladder;
 mod names;
+mod peer;
+mod perf;
 mod ping;
 mod regs;
 mod report_table;
@@ -57,6 +59,7 @@ enum Command {
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    Perf(perf::Args),
     Verify(verify::Args),
     /// Measure round trips over a reliable connection, with loss and percentiles
     Ping(ping::Args),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Fault(args) => fault::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Rping(args) => rping::run(&args),
