@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use softrnic_device::{Device, Memory, Nic};
+use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Rx, Verdict};
 use softrnic_sim::fault::{AtFace, Direction, Injector, Outcome};
 
@@ -23,6 +24,9 @@ use crate::port::{HostPort, Resolution};
 const BATCH: usize = 256;
 /// Frames that fault rules may hold back; further ones are lost and counted.
 const DELAYED_MAX: usize = 4096;
+/// A link that takes nothing for so long is as good as unplugged: what leaves is lost until it takes frames again. Waiting
+/// for it would stop the timers of every queue pair, which start when a packet leaves.
+const BLOCKED_NS_MAX: u64 = 1_000_000_000;
 /// The only node that rules see on a real link.
 const NODE: usize = 0;
 
@@ -89,6 +93,13 @@ struct Wire {
     fault_counters: FaultCounters,
     capture: Option<Capture>,
     capture_error: Option<io::Error>,
+    /// Since when the link has taken nothing.
+    blocked_since: Option<Nanos>,
+    /// That has lasted too long.
+    gave_up_waiting: bool,
+    /// Where frames are written that no link takes; empty until there is one.
+    unsent: Vec<u8>,
+    lost_to_blocked_link: u64,
 }
 
 /// A capture that is being written.
@@ -127,6 +138,10 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
             fault_counters: FaultCounters::default(),
             capture: None,
             capture_error: None,
+            blocked_since: None,
+            gave_up_waiting: false,
+            unsent: Vec::new(),
+            lost_to_blocked_link: 0,
         };
         Self { nic, link, wire }
     }
@@ -160,6 +175,12 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
     #[must_use]
     pub const fn fault_counters(&self) -> FaultCounters {
         self.wire.fault_counters
+    }
+
+    /// Frames that were lost because the link took nothing for a second or longer.
+    #[must_use]
+    pub const fn lost_to_blocked_link(&self) -> u64 {
+        self.wire.lost_to_blocked_link
     }
 
     /// Records every frame from now on, with a comment where it was lost or refused.
@@ -227,19 +248,16 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
         wire.timeouts(nic, now);
         let sent = wire.transmit(nic, &mut **link, now);
         link.flush()?;
-        Ok(Turn { received, sent, more: received == BATCH || sent == BATCH })
+        let free = link.room().is_some();
+        let lost = wire.lose_where_blocked(nic, now, free);
+        let more = received == BATCH || sent == BATCH || lost == BATCH;
+        Ok(Turn { received, sent, more })
     }
 
     /// Lets time pass while there is no link: timers run, frames that leave are lost. Returns how many were.
     pub fn turn_without_link(&mut self, now: Nanos, scratch: &mut [u8]) -> usize {
         self.wire.timeouts(&mut self.nic, now);
-        for lost in 0..BATCH {
-            let mut room = softrnic_engine::Room { bytes: scratch, segments: 1, source_port: None };
-            if self.wire.next_frame(&mut self.nic, now, &mut room).is_none() {
-                return lost;
-            }
-        }
-        BATCH
+        self.wire.lose(&mut self.nic, now, scratch)
     }
 
     /// When to turn again, even if nothing arrives.
@@ -248,7 +266,10 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
         let delayed = wire.delayed.peek().map(|Reverse(frame)| frame.due);
         let behind = wire.behind.iter().map(|frame| frame.until).min();
         let held = if wire.face_rules { wire.faults.held_until(NODE) } else { None };
-        let own = [self.nic.next_deadline(), wire.port.next_deadline(), delayed, behind, held];
+        let since = wire.blocked_since.filter(|_| !wire.gave_up_waiting);
+        let blocked = since.map(|since| since.after(BLOCKED_NS_MAX));
+        let own =
+            [self.nic.next_deadline(), wire.port.next_deadline(), delayed, behind, held, blocked];
         own.into_iter().flatten().min()
     }
 }
@@ -437,6 +458,46 @@ impl Wire {
             sent += 1;
         }
         sent
+    }
+
+    /// `free`: the link has room. Where it has had none for too long, what can leave gets lost. Returns how many frames.
+    fn lose_where_blocked<D: Device<M>, M: Memory>(
+        &mut self,
+        nic: &mut Nic<D, M>,
+        now: Nanos,
+        free: bool,
+    ) -> usize {
+        if free {
+            (self.blocked_since, self.gave_up_waiting) = (None, false);
+            return 0;
+        }
+        let since = *self.blocked_since.get_or_insert(now);
+        if now < since.after(BLOCKED_NS_MAX) {
+            return 0;
+        }
+        self.gave_up_waiting = true;
+        let mut unsent = std::mem::take(&mut self.unsent);
+        unsent.resize(FRAME_LEN_MAX, 0);
+        let lost = self.lose(nic, now, &mut unsent);
+        self.unsent = unsent;
+        self.lost_to_blocked_link += lost as u64;
+        lost
+    }
+
+    /// Loses what can leave, at most a batch. Returns how many frames that were.
+    fn lose<D: Device<M>, M: Memory>(
+        &mut self,
+        nic: &mut Nic<D, M>,
+        now: Nanos,
+        scratch: &mut [u8],
+    ) -> usize {
+        for lost in 0..BATCH {
+            let mut room = softrnic_engine::Room { bytes: scratch, segments: 1, source_port: None };
+            if self.next_frame(nic, now, &mut room).is_none() {
+                return lost;
+            }
+        }
+        BATCH
     }
 
     /// The next frame of the port or the NIC.

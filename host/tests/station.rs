@@ -28,6 +28,7 @@ struct Wire {
     output: Frames,
     room: Box<[u8]>,
     unplugged: Arc<Mutex<bool>>,
+    blocked: Arc<Mutex<bool>>,
 }
 
 impl Link for Wire {
@@ -55,7 +56,8 @@ impl Link for Wire {
     }
 
     fn room(&mut self) -> Option<Room<'_>> {
-        Some(Room { bytes: &mut self.room, segments: 1, source_port: None })
+        let blocked = *self.blocked.lock().unwrap();
+        (!blocked).then_some(Room { bytes: &mut self.room, segments: 1, source_port: None })
     }
 
     fn commit(&mut self, written: Written) {
@@ -94,6 +96,7 @@ struct Pair {
     ends: [End; 2],
     now: Nanos,
     unplugged: Arc<Mutex<bool>>,
+    blocked: Arc<Mutex<bool>>,
 }
 
 fn ip(number: u8) -> Ipv4Addr {
@@ -105,6 +108,7 @@ impl Pair {
     fn new(faults: &str) -> Self {
         let (there, back) = (Frames::default(), Frames::default());
         let unplugged = Arc::new(Mutex::new(false));
+        let blocked = Arc::new(Mutex::new(false));
         let ends = [1, 2].map(|number| {
             let config = PortConfig {
                 mac: [2, 0, 0, 0, 0, number],
@@ -117,6 +121,7 @@ impl Pair {
                 output: Arc::clone(output),
                 room: vec![0; FRAME_LEN_MAX].into_boxed_slice(),
                 unplugged: Arc::clone(&unplugged),
+                blocked: Arc::clone(&blocked),
             };
             let mut nic = Nic::verbs(config.engine_port(), Ram::new(BASE, 0x1000));
             let pd = nic.alloc_pd().unwrap();
@@ -132,7 +137,7 @@ impl Pair {
             let sge = Sge { address: BASE + 0x800, length: 64, lkey: mr.lkey };
             End { station, cq, qpn, sge, ip: ip(number).into() }
         });
-        Self { ends, now: Nanos(0), unplugged }
+        Self { ends, now: Nanos(0), unplugged, blocked }
     }
 
     fn turn(&mut self) -> bool {
@@ -299,4 +304,30 @@ fn a_link_that_goes_away_ends_what_was_sent_in_an_error_within_its_timeouts() {
         assert!(now < Nanos(60_000_000_000), "it never gives up");
     }
     assert_eq!(pair.done(0), [Status::RetryExceeded, Status::Flushed]);
+}
+
+#[test]
+fn a_link_that_takes_nothing_any_more_ends_what_was_sent_in_an_error_too() {
+    let mut pair = Pair::new("");
+    pair.connect();
+    *pair.blocked.lock().unwrap() = true;
+    pair.send(&[b"hello", b"world"]);
+    pair.run(Nanos(60_000_000_000));
+    assert_eq!(pair.done(0), [Status::RetryExceeded, Status::Flushed]);
+    assert!(pair.ends[0].station.lost_to_blocked_link() > 2);
+}
+
+#[test]
+fn a_link_that_takes_nothing_for_less_than_a_second_loses_nothing() {
+    let mut pair = Pair::new("");
+    pair.connect();
+    *pair.blocked.lock().unwrap() = true;
+    pair.send(&[b"hello", b"world"]);
+    pair.run(Nanos(pair.now.0 + 900_000_000));
+    assert_eq!(pair.done(0), []);
+    *pair.blocked.lock().unwrap() = false;
+    pair.run(Nanos(pair.now.0 + 900_000_000));
+    assert_eq!(pair.done(0), [Status::Success, Status::Success]);
+    assert_eq!(pair.received(2), [b"hello", b"world"]);
+    assert_eq!(pair.ends[0].station.lost_to_blocked_link(), 0);
 }
