@@ -322,7 +322,7 @@ class Stories:
         self.unanswered[source, destination] = name
         if source not in connection["begun"]:
             connection["begun"].add(source)
-            facts.append((f"{name}: first PSN", number(frame["psn"]), connection["qps"][source][1]))
+            facts.append((f"{name}: first PSN", number(frame["psn"]), connection["qps"][destination][1]))
         return facts
 
     def end(self):
