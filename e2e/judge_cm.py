@@ -142,7 +142,11 @@ ADDRESSES = {
     ("IP CM", "Destination address"): "infiniband.cm.req.ip_cm.dip",
 }
 CLASS_CM = 7
-UD_SEND_ONLY, RC_SEND_ONLY, RC_ACK = 0x64, 0x04, 0x11
+# Datagrams of programs, and CNPs.
+OTHER_OPCODES = (0x64, 0x65, 0x81)
+UD_SEND_ONLY = 0x64
+# RC opcodes: all but the responses are requests.
+RC, RC_RESPONSES = range(0x00, 0x18), range(0x0D, 0x13)
 QP1_QKEY = 0x80010000
 OTHER = {"arp", "icmp", "icmpv6"}
 
@@ -209,8 +213,10 @@ def judge(frames):
         if number(frame["class"]) == CLASS_CM:
             messages += 1
             facts += stories.message(name, frame)
-        elif number(frame["opcode"]) in (RC_SEND_ONLY, RC_ACK):
+        elif number(frame["opcode"]) in RC:
             facts += stories.data(name, frame)
+        else:
+            facts.append((f"{name}: opcode", number(frame["opcode"]) in OTHER_OPCODES, True))
     facts.append(("there are messages", messages > 0, True))
     facts += stories.end()
     return facts
@@ -226,7 +232,8 @@ class Stories:
     def __init__(self):
         # By the active side's communication ID.
         self.connections = {}
-        self.unanswered = 0
+        # By sender and receiver: the last request, while no response has come.
+        self.unanswered = {}
 
     def message(self, name, frame):
         kind = KINDS.get(number(frame["attribute"]), "?")
@@ -309,17 +316,17 @@ class Stories:
         if not named:
             return facts
         connection = named[-1]
-        if number(frame["opcode"]) == RC_ACK:
-            self.unanswered -= 1
+        if number(frame["opcode"]) in RC_RESPONSES:
+            self.unanswered.pop((destination, source), None)
             return facts
-        self.unanswered += 1
+        self.unanswered[source, destination] = name
         if source not in connection["begun"]:
             connection["begun"].add(source)
             facts.append((f"{name}: first PSN", number(frame["psn"]), connection["qps"][source][1]))
         return facts
 
     def end(self):
-        return [("data that nobody answered", self.unanswered, 0)]
+        return [("data that nobody answered", list(self.unanswered.values()), [])]
 
 
 def read_decode(path):

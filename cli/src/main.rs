@@ -11,9 +11,14 @@ mod explain;
 mod html;
 mod ladder;
 mod names;
+mod peer;
+mod perf;
+mod ping;
 mod regs;
 mod report_table;
+mod rping;
 mod run;
+mod session;
 mod show;
 mod station_args;
 mod verify;
@@ -47,7 +52,12 @@ enum Command {
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    Perf(perf::Args),
     Verify(verify::Args),
+    /// Measure round trips over a reliable connection, with loss and percentiles
+    Ping(ping::Args),
+    /// Exchange pings and pongs by SEND, READ and WRITE with another rping, ours or librdmacm's
+    Rping(rping::Args),
     /// Say what a number means that a driver printed, what causes it and what to do
     Explain(explain::Args),
 }
@@ -61,7 +71,10 @@ fn main() -> ExitCode {
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Ping(args) => ping::run(&args),
+        Command::Rping(args) => rping::run(&args),
         Command::Explain(args) => explain::run(&args),
     };
     match result {

@@ -12,6 +12,7 @@ pub mod link;
 mod link_layer;
 pub mod owner;
 pub mod pci;
+pub mod perf;
 pub mod port;
 pub mod probe;
 pub mod setup;

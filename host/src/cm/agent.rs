@@ -272,6 +272,8 @@ pub struct Agent {
     pd: softrnic_device::verbs::Pd,
     next_wr_id: u64,
     events: VecDeque<AgentEvent>,
+    /// Queue pairs whose state has changed.
+    changed: Vec<Qpn>,
     counters: AgentCounters,
 }
 
@@ -330,6 +332,7 @@ impl Agent {
             pd,
             next_wr_id,
             events: VecDeque::new(),
+            changed: Vec::new(),
             counters: AgentCounters::default(),
         };
         for buffer in 0..u64::from(DEPTH) {
@@ -463,15 +466,16 @@ impl Agent {
     }
 
     /// Takes what has come, lets time pass, and sends what is to be sent. Call it after each turn of
-    /// the station, at the station's deadlines and at the agent's own.
-    pub fn turn<M: Memory>(&mut self, now: Nanos, station: &mut Station<Verbs, M>) {
-        self.receive(now, &mut station.nic);
+    /// the station, at the station's deadlines and at the agent's own. Whether it did something.
+    pub fn turn<M: Memory>(&mut self, now: Nanos, station: &mut Station<Verbs, M>) -> bool {
+        let mut busy = self.receive(now, &mut station.nic);
         if self.cm.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.cm.handle_timeout(now);
+            busy = true;
         }
         self.follow_events(&mut station.nic);
         self.advance(now, station);
-        self.transmit(now, station);
+        self.transmit(now, station) || busy
     }
 
     /// When [`Agent::turn`] has something to do by itself.
@@ -483,6 +487,11 @@ impl Agent {
     /// The next thing that a program must know.
     pub fn poll_event(&mut self) -> Option<AgentEvent> {
         self.events.pop_front()
+    }
+
+    /// A queue pair whose state has changed since the last call; for whoever keeps a copy of it.
+    pub fn poll_changed_qp(&mut self) -> Option<Qpn> {
+        self.changed.pop()
     }
 
     fn psn(&mut self) -> Psn {
@@ -499,9 +508,11 @@ impl Agent {
         nic.post_recv(GSI, &RecvRequest { wr_id: buffer, sges: &sges })
     }
 
-    fn receive<M: Memory>(&mut self, now: Nanos, nic: &mut Nic<Verbs, M>) {
+    fn receive<M: Memory>(&mut self, now: Nanos, nic: &mut Nic<Verbs, M>) -> bool {
         let mut done = [WorkCompletion::default(); 16];
+        let mut busy = false;
         while let Ok(count @ 1..) = nic.poll_cq(self.cq, &mut done) {
+            busy = true;
             for completion in &done[..count] {
                 let ok = completion.status == Status::Success;
                 if completion.wr_id >= u64::from(DEPTH) {
@@ -521,6 +532,7 @@ impl Agent {
                 }
             }
         }
+        busy
     }
 
     /// A datagram has come; false where it says not from whom.
@@ -602,12 +614,13 @@ impl Agent {
         }
     }
 
-    fn fail_qp<M: Memory>(&self, nic: &mut Nic<Verbs, M>, id: CommId) {
+    fn fail_qp<M: Memory>(&mut self, nic: &mut Nic<Verbs, M>, id: CommId) {
         let endpoint = self.bound.get(&id).and_then(|bound| bound.endpoint);
         let Some(Endpoint { qpn, .. }) = endpoint else { return };
         // The program may have destroyed or reset it already.
         if !matches!(nic.state(qpn), None | Some(QpState::Reset | QpState::Error)) {
             let _ = nic.set_state(qpn, QpState::Error);
+            self.changed.push(qpn);
         }
     }
 
@@ -670,7 +683,7 @@ impl Agent {
 
     /// From RESET or INIT to RTS.
     fn ready_qp<M: Memory>(
-        &self,
+        &mut self,
         nic: &mut Nic<Verbs, M>,
         id: CommId,
         dest_mac: [u8; 6],
@@ -703,10 +716,13 @@ impl Agent {
             max_dest_rd_atomic: parameters.max_dest_rd_atomic,
             ..Connection::default()
         };
-        nic.connect(endpoint.qpn, &connection)
+        nic.connect(endpoint.qpn, &connection)?;
+        self.changed.push(endpoint.qpn);
+        Ok(())
     }
 
-    fn transmit<M: Memory>(&mut self, now: Nanos, station: &mut Station<Verbs, M>) {
+    fn transmit<M: Memory>(&mut self, now: Nanos, station: &mut Station<Verbs, M>) -> bool {
+        let mut busy = false;
         while let Some(message) = self.cm.poll_transmit() {
             if self.outbox.len() < OUTBOX_MAX {
                 self.outbox.push_back(message);
@@ -723,6 +739,7 @@ impl Agent {
                         self.outbox.push_front((peer, mad));
                         break;
                     }
+                    busy = true;
                 }
                 Resolution::Asking => self.outbox.push_back((peer, mad)),
                 silence => {
@@ -732,9 +749,11 @@ impl Agent {
                         self.cm.abandon(id);
                         self.fail(&mut station.nic, id, Failure::Address(silence));
                     }
+                    busy = true;
                 }
             }
         }
+        busy
     }
 
     fn send<M: Memory>(

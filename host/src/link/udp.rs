@@ -326,6 +326,10 @@ impl Link for Udp {
         Some(self.socket.as_fd())
     }
 
+    fn may_wait(&mut self) -> bool {
+        self.inbox.is_empty()
+    }
+
     fn mac_of(&self, ip: IpAddr) -> Option<[u8; 6]> {
         Some(mac_of(ip))
     }

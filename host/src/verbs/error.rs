@@ -14,6 +14,9 @@ pub enum Error {
     /// The native face refused it.
     #[error(transparent)]
     Verb(#[from] verbs::Error),
+    /// Connection management refused it.
+    #[error(transparent)]
+    Connection(#[from] crate::cm::Error),
     /// The link cannot be opened.
     #[error(transparent)]
     Link(#[from] LinkError),

@@ -61,6 +61,7 @@
 //! ```
 
 mod buffer;
+mod connections;
 mod context;
 mod cq;
 mod domain;
@@ -71,6 +72,7 @@ mod qp;
 mod rings;
 
 pub use buffer::{Buffer, SharedMemory};
+pub use connections::{Connections, Wanted};
 pub use context::{Context, Counters, Event, Options};
 pub use cq::{CompletionChannel, Cq};
 pub use domain::{Ah, Mr, Pd};

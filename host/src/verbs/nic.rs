@@ -15,6 +15,7 @@ use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Qpn, Status};
 
 use super::buffer::SharedMemory;
+use super::connections::OnNic;
 use super::context::{Event, Shared};
 use super::cq::CqTail;
 use super::doorbell::SLOTS;
@@ -63,6 +64,7 @@ pub(super) struct Nic {
     /// Completions of requests that the native face refused after they were posted.
     refused: Vec<(CqHandle, WorkCompletion)>,
     resolving: Vec<Resolving>,
+    pub(super) connections: Option<OnNic>,
     stopping: bool,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
@@ -99,6 +101,7 @@ impl Nic {
             slots: BTreeMap::new(),
             refused: Vec::new(),
             resolving: Vec::new(),
+            connections: None,
             stopping: false,
             sges: vec![Sge::default(); SGES_MAX].into_boxed_slice(),
             inline: vec![0; INLINE_MAX].into_boxed_slice(),
@@ -122,6 +125,7 @@ impl Nic {
             busy |= shared.doorbells.take(|slot| self.take_work(slot));
             busy |= self.turn();
             busy |= self.deliver();
+            busy |= self.manage_connections();
             self.resolve();
             if busy {
                 last_work = self.now;
@@ -142,10 +146,14 @@ impl Nic {
     fn sleep(&mut self, shared: &Shared) {
         let deadline = self.station.next_deadline();
         let resolving = self.resolving.iter().map(|resolving| resolving.until);
-        let deadline = resolving.chain(deadline).min();
+        let agent = self.connections.as_mut().and_then(|on_nic| on_nic.agent().next_deadline());
+        let deadline = resolving.chain(deadline).chain(agent).min();
         let now = self.clock.now();
         let timeout = deadline.map(|due| Duration::from_nanos(due.0.saturating_sub(now.0)));
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return;
+        }
+        if self.link_up && !self.station.may_wait() {
             return;
         }
         let link = self.station.link();
@@ -259,6 +267,9 @@ impl Nic {
             self.deliver_refused();
         }
         while let Some(event) = self.station.nic.get_async_event() {
+            if let Some(on_nic) = &mut self.connections {
+                on_nic.agent().handle_async_event(&event);
+            }
             self.shared.events.push(Event::Async(event));
             busy = true;
         }
@@ -329,6 +340,11 @@ impl Nic {
     }
 
     /// Forgets the queue in a slot, and what was posted to it and not taken yet.
+    /// What the thread has of a queue pair.
+    pub(super) fn queue_of(&self, qpn: Qpn) -> Option<&Queue> {
+        self.slots.get(&qpn).and_then(|&slot| self.queues.get(slot)?.as_ref())
+    }
+
     pub(super) fn remove_queue(&mut self, slot: usize) -> Option<Queue> {
         self.queues.get_mut(slot)?.take()
     }

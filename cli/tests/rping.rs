@@ -1,0 +1,178 @@
+//! `rnic rping` and `rnic ping` against themselves, over UNIX sockets that the test joins, and what they say when
+//! the other end goes.
+#![allow(clippy::unwrap_used, reason = "a test's own functions may panic")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+
+/// A wire with two ends, in a directory of its own that is removed at the end.
+struct Wire(PathBuf);
+
+impl Wire {
+    /// Both ends exist from now on; what is written to one comes out of the other.
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rnic-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let ends = ["client", "server"].map(|end| UnixListener::bind(path.join(end)).unwrap());
+        thread::spawn(move || {
+            let [a, b] = ends.map(|end| end.accept().unwrap().0);
+            let (a2, b2) = (a.try_clone().unwrap(), b.try_clone().unwrap());
+            thread::spawn(move || carry(a, b));
+            carry(b2, a2);
+        });
+        Self(path)
+    }
+
+    fn link(&self, end: &str) -> String {
+        format!("qemu-stream:{}", self.0.join(end).display())
+    }
+}
+
+fn carry(mut from: UnixStream, mut to: UnixStream) {
+    // Ends when either end goes.
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Server {
+    child: Child,
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+impl Server {
+    /// Starts a server and waits until it listens.
+    fn start(wire: &Wire, args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rnic"));
+        command.args(args).args(["--link", &wire.link("server")]);
+        command.args(["--address", "10.0.0.2/24", "--address", "fd00::2/64"]);
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        assert!(line.starts_with("listening on 10.0.0.2"), "{line}");
+        Self { child, errors }
+    }
+
+    /// Waits for its end: exit status, and what it printed.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let (mut out, mut errors) = (String::new(), String::new());
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.errors.read_to_string(&mut errors).unwrap();
+        (self.child.wait().unwrap().code(), out, errors)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+fn client(wire: &Wire, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rnic"));
+    command.args(args).args(["--link", &wire.link("client")]);
+    command.args(["--address", "10.0.0.1/24", "--address", "fd00::1/64"]);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn good(output: &Output) -> String {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_thousand_rounds_of_both_families_are_as_they_were_sent() {
+    for address in ["10.0.0.2", "fd00::2"] {
+        let wire = Wire::new("rping");
+        let server = Server::start(&wire, &["rping", "-s", "-p", "7200", "--json"]);
+        let rounds = ["rping", "-c", "-a", address, "-p", "7200", "-C", "1000", "-V", "-S", "100"];
+        let capture = wire.0.join("c.pcapng");
+        let capture = ["--json", "--capture", capture.to_str().unwrap()];
+        let output = client(&wire, &[&rounds[..], &capture].concat()).output().unwrap();
+        let said = good(&output);
+        assert!(said.contains(r#""rounds":1000,"size":100,"validated":true"#), "{said}");
+        let (status, out, errors) = server.end();
+        assert_eq!(status, Some(0), "{out}{errors}");
+        assert!(out.contains(r#""rounds":1000,"size":100"#), "{out}");
+        assert!(Path::new(capture[2]).metadata().unwrap().len() > 100_000);
+    }
+}
+
+#[test]
+fn verbose_sides_print_pings_and_pongs_as_the_tool_does() {
+    let wire = Wire::new("rping-v");
+    let server = Server::start(&wire, &["rping", "-s", "-v"]);
+    let args = ["rping", "-c", "-a", "10.0.0.2", "-C", "2", "-v", "-S", "26"];
+    let said = good(&client(&wire, &args).output().unwrap());
+    let pongs = "ping data: rdma-ping-0: ABCDEFGHIJKL\nping data: rdma-ping-1: BCDEFGHIJKLM\n";
+    assert!(said.starts_with(pongs), "{said}");
+    let (status, out, _) = server.end();
+    assert_eq!(status, Some(0));
+    assert!(out.starts_with("server ping data: rdma-ping-0: ABCDEFGHIJKL\n"), "{out}");
+}
+
+#[test]
+fn nobody_who_listens_is_said_at_once() {
+    let wire = Wire::new("rping-no");
+    let server = Server::start(&wire, &["rping", "-s", "-p", "1"]);
+    let output = client(&wire, &["rping", "-c", "-a", "10.0.0.2", "-p", "2"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("10.0.0.2") && said.contains("nobody listens"), "{said}");
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn a_peer_that_is_killed_is_named_with_its_queue_pair() {
+    let wire = Wire::new("rping-kill");
+    let server = Server::start(&wire, &["rping", "-s", "-v"]);
+    let args = ["rping", "-c", "-a", "10.0.0.2", "--ack-timeout", "10", "--retries", "3"];
+    let mut client =
+        client(&wire, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let Server { mut child, .. } = server;
+    // It has played a round.
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut said = String::new();
+    client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(client.wait().unwrap().code(), Some(1));
+    assert!(said.contains("10.0.0.2 (its QP 0x") && said.contains("retries"), "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("error:")).count(), 1, "{said}");
+}
+
+#[test]
+fn pings_come_back_and_their_times_are_told() {
+    for (address, op) in [("10.0.0.2", "send"), ("fd00::2", "read")] {
+        let wire = Wire::new("ping");
+        let server = Server::start(&wire, &["ping", "--serve"]);
+        let args = ["ping", address, "-c", "100", "-i", "0", "-s", "1000", "--op", op, "--json"];
+        let said = good(&client(&wire, &args).output().unwrap());
+        let summary: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(
+            (&summary["sent"], &summary["answered"], &summary["lost"]),
+            (&100.into(), &100.into(), &0.into())
+        );
+        let time = |name: &str| summary["round_trip"][name].as_u64().unwrap();
+        assert!(0 < time("min_ns") && time("min_ns") <= time("p50_ns"));
+        assert!(time("p50_ns") <= time("p99_ns") && time("p99_ns") <= time("max_ns"));
+        server.signal(rustix::process::Signal::INT);
+        assert_eq!(server.end().0, Some(0));
+    }
+}
