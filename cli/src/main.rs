@@ -8,6 +8,7 @@ mod decode;
 mod doctor;
 mod encode;
 mod explain;
+mod fault;
 mod html;
 mod ladder;
 mod names;
@@ -18,10 +19,13 @@ mod regs;
 mod report_table;
 mod rping;
 mod run;
+mod serve;
+mod serve_config;
 mod session;
 mod show;
 mod station_args;
 mod verify;
+mod vfio_user;
 
 use std::io;
 use std::process::ExitCode;
@@ -46,8 +50,12 @@ enum Command {
     Ladder(ladder::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
-    /// Show devices, queue pairs, regions and counters as a run left them
+    /// Show devices, queue pairs, regions and counters as a run left them, or of a device that is served
     Show(show::Args),
+    /// Serve a NIC on a link until it is told to stop
+    Serve(serve::Args),
+    /// Show the fault rules of a device that is served, and switch them off and on
+    Fault(fault::Args),
     /// Show which rights, kernel features and tools can be used here
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
@@ -69,6 +77,8 @@ fn main() -> ExitCode {
         Command::Ladder(args) => ladder::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Fault(args) => fault::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
         Command::Perf(args) => perf::run(&args),

@@ -4,12 +4,12 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use softrnic_device::ernic::{Ernic, ErnicConfig, Profile};
 use softrnic_device::reconic::{self, CardMemory};
 use softrnic_device::{Memory, Nic, Ram};
-use softrnic_host::serve::{Options, Server, StopSignals, first_link};
+use softrnic_host::serve::{Options, Plugged, Server, StopSignals, first_link};
 use softrnic_host::setup::Setup;
 use softrnic_host::vfio::{
     Attached, Bare, Board, GuestMemory, ReconicBoard, RegisterTrace, Server as Socket,
@@ -56,6 +56,9 @@ pub(crate) fn run(
     options: Options,
     signals: &StopSignals,
 ) -> Result<()> {
+    // What a client does wrong is told as it happens; the way out of memory without a descriptor, above all.
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_target(false);
+    log.try_init().map_err(|error| anyhow!(error))?;
     let socket = Socket::listen(socket)?;
     let memory = GuestMemory::new();
     if args.reconic {
@@ -91,7 +94,7 @@ fn serve<M: Memory + Send + 'static, B: Board<M>>(
         format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{path}"}}}}"#);
     // Nobody may be there to read it.
     let _ = writeln!(io::stdout(), "QEMU: -device '{device}'").and_then(|()| io::stdout().flush());
-    let Some((setup, link)) = first_link(setup, signals)? else { return Ok(()) };
+    let Some(Plugged { setup, link }) = first_link(setup, signals)? else { return Ok(()) };
     let tell = Box::new(|event| eprintln!("{event}"));
     Server::new(&setup, nic, link, options, tell)?.run(signals, &mut attached)?;
     report(attached.server())?;

@@ -15,6 +15,7 @@ pub mod pci;
 pub mod perf;
 pub mod port;
 pub mod probe;
+pub mod serve;
 pub mod setup;
 pub mod station;
 pub mod verbs;

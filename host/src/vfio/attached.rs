@@ -181,3 +181,65 @@ impl<M: Memory, B: Board<M>> Attachment<ernic::Ernic, M> for Attached<B> {
         self.server.update_interrupts(&mut function);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use softrnic_engine::Rx;
+
+    use super::*;
+
+    const FRAMES: u32 = 0x10_200C;
+    const OTHER_FRAMES: u32 = 0x10_201C;
+    const SCRATCH: u32 = 0x10_2200;
+
+    fn card() -> (ReconicBoard, Nic<ernic::Ernic, ReconicMemory>) {
+        let memory = CardMemory::new(GuestMemory::new(), Ram::new(0, 4096));
+        (ReconicBoard::default(), Nic::ernic(reconic::config(), memory))
+    }
+
+    #[test]
+    fn reconics_bar_has_its_ernic_inside_and_names_for_what_is_around_it() {
+        let (mut board, mut nic) = card();
+        let mut registers = board.registers(&mut nic);
+        assert_eq!(registers.bar_len(), 4 << 20);
+        let mac_low = reconic::ERNIC_BASE + 0x2_0010;
+        registers.write32(mac_low, 7);
+        assert_eq!(registers.read32(mac_low), 7);
+        let (_, at) = registers.locate(mac_low).expect("a register of the ERNIC");
+        assert_eq!(at.register, Register::Macxaddlsb);
+        for (offset, word) in [(SCRATCH, "statistics"), (0x1_6420, "window"), (0, "nothing")] {
+            let name = registers.locate(offset).expect_err("no register of the ERNIC");
+            assert!(name.contains(word), "{offset:#x}: {name}");
+        }
+        registers.write32(SCRATCH, 9);
+        registers.reset();
+        assert_eq!((registers.read32(mac_low), registers.read32(SCRATCH)), (0, 0));
+    }
+
+    #[test]
+    fn reconics_statistics_count_every_frame_once_across_wraps_and_resets() {
+        let (mut board, mut nic) = card();
+        let mut all = 0;
+        // More than the 16-bit counter holds, a turn's worth at a time, with another frame each time.
+        for _ in 0..300 {
+            (0..256).for_each(|_| {
+                nic.handle_frame(Nanos(0), &[0; 10], Rx::default());
+            });
+            all += 257;
+            board.observe(&mut nic, all);
+        }
+        let mut registers = board.registers(&mut nic);
+        assert_eq!(registers.read32(FRAMES), 300 * 256);
+        assert_eq!(registers.read32(OTHER_FRAMES), 300);
+        assert_eq!(registers.read32(FRAMES), 0, "reading clears");
+        registers.reset();
+        drop(registers);
+        nic.handle_frame(Nanos(0), &[0; 10], Rx::default());
+        board.observe(&mut nic, all + 1);
+        assert_eq!(board.registers(&mut nic).read32(FRAMES), 1);
+        // Another link counts from 0 again.
+        nic.handle_frame(Nanos(0), &[0; 10], Rx::default());
+        board.observe(&mut nic, 1);
+        assert_eq!(board.registers(&mut nic).read32(OTHER_FRAMES), 0);
+    }
+}
