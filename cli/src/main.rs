@@ -8,14 +8,19 @@ mod decode;
 mod doctor;
 mod encode;
 mod explain;
+mod fault;
 mod html;
 mod ladder;
 mod names;
+mod peer;
+mod perf;
 mod ping;
 mod regs;
 mod report_table;
 mod rping;
 mod run;
+mod serve;
+mod serve_config;
 mod session;
 mod show;
 mod station_args;
@@ -44,12 +49,17 @@ enum Command {
     Ladder(ladder::Args),
     /// Run a scenario: software NICs on a virtual wire, every byte compared
     Run(run::Args),
-    /// Show devices, queue pairs, regions and counters as a run left them
+    /// Show devices, queue pairs, regions and counters as a run left them, or of a device that is served
     Show(show::Args),
+    /// Serve a NIC on a link until it is told to stop
+    Serve(serve::Args),
+    /// Show the fault rules of a device that is served, and switch them off and on
+    Fault(fault::Args),
     /// Show which rights, kernel features and tools can be used here
     Doctor(doctor::Args),
     /// Show the ERNIC register map, one register, or what an offset is
     Regs(regs::Args),
+    Perf(perf::Args),
     Verify(verify::Args),
     /// Measure round trips over a reliable connection, with loss and percentiles
     Ping(ping::Args),
@@ -66,8 +76,11 @@ fn main() -> ExitCode {
         Command::Ladder(args) => ladder::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Fault(args) => fault::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Regs(args) => regs::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Rping(args) => rping::run(&args),

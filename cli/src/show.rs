@@ -1,16 +1,19 @@
 //! `rnic show`: devices, queue pairs, regions and counters, as `ibv_devinfo`, `rdma resource show` and
 //! `rdma statistic show` put them.
 //!
-//! Prints a state that somebody wrote; knows no device.
+//! Prints a state that somebody wrote, or that a device process answers; knows no device.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use serde_json::{Value, json};
+use softrnic_host::serve::{FaultState, ServeState, ask_socket};
 use softrnic_sim::{DeviceState, QpState, RegionState, WorldState};
 
 use crate::names::{hex, nearest};
@@ -22,6 +25,9 @@ pub(crate) struct Args {
     /// Directory that `rnic run` wrote, or a file with a state
     #[arg(value_name = "DIR", default_value = "rnic-out")]
     from: PathBuf,
+    /// Ask a device that runs: the control socket of `rnic serve`
+    #[arg(long, value_name = "SOCKET", conflicts_with = "from")]
+    socket: Option<PathBuf>,
     /// Only this device
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -44,33 +50,45 @@ enum Part {
     Mr,
     /// Counters, refusals and faults
     Stat,
+    /// Link, neighbours and fault rules of a device that runs
+    Link,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(socket) = &args.socket {
+        return run_socket(args, socket);
+    }
     let file = if args.from.is_dir() { args.from.join(STATE_FILE) } else { args.from.clone() };
     let text = fs::read_to_string(&file).with_context(|| {
         format!("cannot read {}: `rnic run --out DIR` writes it", file.display())
     })?;
     let mut state: WorldState = serde_json::from_str(&text)
         .with_context(|| format!("{} is not the state of a world", file.display()))?;
-    if let Some(wanted) = &args.device {
-        let names: Vec<_> = state.devices.iter().map(|device| device.name.clone()).collect();
-        state.devices.retain(|device| device.name == *wanted);
-        if state.devices.is_empty() {
-            let near = nearest(wanted, names.iter().map(String::as_str));
-            bail!("no device is called {wanted:?}; there are: {}", near.join(", "));
-        }
-    }
+    keep_device(&mut state, args.device.as_deref())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
         serde_json::to_writer_pretty(&mut out, &state)?;
         writeln!(out)?;
     } else {
         print(&mut out, &state, args.only)?;
+        if args.only.is_none() {
+            writeln!(out, "as of {} ns of virtual time: {}", state.at_ns, state.title)?;
+        }
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn keep_device(state: &mut WorldState, wanted: Option<&str>) -> Result<()> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let names: Vec<_> = state.devices.iter().map(|device| device.name.clone()).collect();
+    state.devices.retain(|device| device.name == wanted);
+    if state.devices.is_empty() {
+        let near = nearest(wanted, names.iter().map(String::as_str));
+        bail!("no device is called {wanted:?}; there are: {}", near.join(", "));
+    }
+    Ok(())
 }
 
 fn print(out: &mut impl Write, state: &WorldState, only: Option<Part>) -> io::Result<()> {
@@ -92,10 +110,82 @@ fn print(out: &mut impl Write, state: &WorldState, only: Option<Part>) -> io::Re
             writeln!(out)?;
         }
     }
-    if only.is_none() {
-        writeln!(out, "as of {} ns of virtual time: {}", state.at_ns, state.title)?;
+    Ok(())
+}
+
+/// The state of a device that runs.
+fn run_socket(args: &Args, socket: &Path) -> Result<ExitCode> {
+    let mut state = ask_state(socket)?;
+    keep_device(&mut state.world, args.device.as_deref())?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &state)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &state.world, args.only)?;
+        if args.only.is_none_or(|only| only == Part::Link) {
+            print_link(&mut out, &state)?;
+        }
+        if args.only.is_none() {
+            let since = Duration::from_nanos(state.world.at_ns);
+            writeln!(
+                out,
+                "as of {:.3} s after its start: {}",
+                since.as_secs_f64(),
+                state.world.title
+            )?;
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks a device process for its state.
+pub(crate) fn ask_state(socket: &Path) -> Result<ServeState> {
+    let state = ask(socket, &json!({ "command": "state" }))?;
+    serde_json::from_value(state).context("the device answers something else than a state")
+}
+
+/// Asks a device process something.
+pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value> {
+    ask_socket(socket, request)
+        .with_context(|| format!("{}: is `rnic serve --control` running there?", socket.display()))
+}
+
+/// As `ip neighbour` and `ethtool` put it.
+fn print_link(out: &mut impl Write, state: &ServeState) -> io::Result<()> {
+    let link = &state.link;
+    let up = if link.up { "up" } else { "down" };
+    writeln!(out, "link {} {up} mtu {} lost {}", link.url, link.mtu, link.lost)?;
+    print_fields(out, &link.counters)?;
+    writeln!(out, "port")?;
+    print_fields(out, &state.port)?;
+    for neighbour in &state.neighbours {
+        let mac = neighbour.mac.as_deref().map_or_else(String::new, |mac| format!(" lladdr {mac}"));
+        writeln!(out, "neighbour {}{mac} {}", neighbour.ip, neighbour.state)?;
+    }
+    for rule in &state.fault_rules {
+        print_rule(out, rule)?;
+    }
+    if !state.fault_rules.is_empty() {
+        writeln!(out, "frames that faults met")?;
+        print_fields(out, &state.fault_frames)?;
     }
     Ok(())
+}
+
+/// A fault rule and what it has done.
+pub(crate) fn print_rule(out: &mut impl Write, rule: &FaultState) -> io::Result<()> {
+    let FaultState { rule, name, text, on, matched, fired } = rule;
+    let on = if *on { "on" } else { "off" };
+    let name = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+    writeln!(out, "fault {rule}{name} {on}: {text}; matched {matched}, fired {fired}")
+}
+
+/// Those that are not 0.
+fn print_fields(out: &mut impl Write, fields: &[(String, u64)]) -> io::Result<()> {
+    let mut shown = fields.iter().filter(|(_, value)| *value != 0);
+    shown.try_for_each(|(name, value)| writeln!(out, "    {name} {value}"))
 }
 
 /// As `ibv_devinfo`.

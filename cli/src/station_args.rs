@@ -149,7 +149,7 @@ impl FromStr for Cidr {
     }
 }
 
-fn parse_mac(text: &str) -> Result<[u8; 6], String> {
+pub(crate) fn parse_mac(text: &str) -> Result<[u8; 6], String> {
     let wrong = || format!("{text:?} is no MAC address; wanted six bytes, as in 02:00:00:00:00:01");
     let mut mac = [0; 6];
     let mut parts = text.split([':', '-']);
@@ -169,7 +169,7 @@ fn parse_mac(text: &str) -> Result<[u8; 6], String> {
     Ok(mac)
 }
 
-fn parse_neighbour(text: &str) -> Result<(IpAddr, [u8; 6]), String> {
+pub(crate) fn parse_neighbour(text: &str) -> Result<(IpAddr, [u8; 6]), String> {
     let (ip, mac) = text.split_once('=').ok_or("wanted IP=MAC")?;
     let ip = ip.parse().map_err(|_| format!("{ip:?} is no IP address"))?;
     Ok((ip, parse_mac(mac)?))

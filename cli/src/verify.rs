@@ -1,12 +1,10 @@
 //! `rnic verify`: moves data between two ends and compares every byte, here and there.
 
-use std::io::{ErrorKind, Write};
-use std::net::{Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use serde::Serialize;
 use softrnic_device::ernic::Profile;
@@ -17,6 +15,7 @@ use softrnic_host::pci::{BusAddresses, CardFiles, PciCard};
 use softrnic_host::verbs;
 use softrnic_host::verify::{self, GUARD, Operation, Plan, Summary};
 
+use crate::peer;
 use crate::station_args::{FaceArg, StationArgs};
 
 /// Move data between two ends and compare every byte, here and there
@@ -186,19 +185,13 @@ fn play(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Resu
         timeout: args.timeout,
         retry: args.retry,
     };
-    let stream = dial(host, args.port)?;
+    let stream = peer::dial(host, args.port, "rnic verify")?;
     let peer = host.clone();
     report(args, &peer, verify::ask(endpoint, stream, &plan)?)
 }
 
 fn serve(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Result<ExitCode> {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, args.port))
-        .with_context(|| format!("TCP port {}; another one: --port", args.port))?;
-    if !args.json {
-        println!("waiting for a client on TCP port {}", listener.local_addr()?.port());
-        // Whoever starts the client waits for this line.
-        std::io::stdout().flush()?;
-    }
+    let listener = peer::listen(args.port, args.json)?;
     loop {
         let (stream, peer) = listener.accept().context("waiting for a client")?;
         let peer = peer.ip().to_canonical().to_string();
@@ -207,39 +200,6 @@ fn serve(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Res
             return Ok(code);
         }
     }
-}
-
-/// How long a server may take to start.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two attempts to reach it.
-const DIAL_PAUSE: Duration = Duration::from_millis(50);
-
-/// Connects to a server that may be about to start.
-fn dial(host: &str, port: u16) -> anyhow::Result<TcpStream> {
-    let addresses: Vec<_> = (host, port)
-        .to_socket_addrs()
-        .with_context(|| format!("{host} is no address or name that can be found"))?
-        .collect();
-    let until = Instant::now() + DIAL_TIMEOUT;
-    let error = loop {
-        let mut last = None;
-        for address in &addresses {
-            match TcpStream::connect_timeout(address, Duration::from_secs(10)) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
-            }
-        }
-        let Some(error) = last else { bail!("{host} has no address") };
-        if error.kind() != ErrorKind::ConnectionRefused || Instant::now() >= until {
-            break error;
-        }
-        std::thread::sleep(DIAL_PAUSE);
-    };
-    Err(error).with_context(|| {
-        format!(
-            "no server at {host}, TCP port {port}; start `rnic verify` without HOST there first"
-        )
-    })
 }
 
 /// The result as the command prints it.

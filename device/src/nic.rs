@@ -3,7 +3,7 @@
 //! It moves frames between the caller's link and the engine, and tells the device what was seen. It
 //! decides nothing.
 
-use softrnic_engine::{Engine, Face, Nanos, Reason, Room, Rx, Train, Verdict};
+use softrnic_engine::{Engine, Face, Nanos, Qpn, Reason, Room, Rx, State, Train, Verdict};
 
 use crate::memory::Memory;
 
@@ -72,6 +72,19 @@ pub trait Between {
         face: &mut impl Face,
         call: C,
     ) -> C::Answer;
+
+    /// Software ends a queue pair's work, and the device will complete what is left of it: what waits
+    /// between engine and face for this queue pair is to be completed now, or it would be overtaken.
+    #[inline(always)]
+    fn before_flush(&mut self, engine: &mut Engine, face: &mut impl Face, q: Qpn) {
+        let _ = (engine, face, q);
+    }
+
+    /// Software resets or destroys a queue pair: what waits for it is no longer to be completed.
+    #[inline(always)]
+    fn forget(&mut self, q: Qpn) {
+        let _ = q;
+    }
 }
 
 impl Between for () {
@@ -83,6 +96,36 @@ impl Between for () {
         call: C,
     ) -> C::Answer {
         call.make(engine, face)
+    }
+}
+
+/// `None` is nothing.
+impl<B: Between> Between for Option<B> {
+    #[inline(always)]
+    fn make<C: EngineCall>(
+        &mut self,
+        engine: &mut Engine,
+        face: &mut impl Face,
+        call: C,
+    ) -> C::Answer {
+        match self {
+            Some(between) => between.make(engine, face, call),
+            None => call.make(engine, face),
+        }
+    }
+
+    #[inline(always)]
+    fn before_flush(&mut self, engine: &mut Engine, face: &mut impl Face, q: Qpn) {
+        if let Some(between) = self {
+            between.before_flush(engine, face, q);
+        }
+    }
+
+    #[inline(always)]
+    fn forget(&mut self, q: Qpn) {
+        if let Some(between) = self {
+            between.forget(q);
+        }
     }
 }
 
@@ -116,6 +159,30 @@ impl EngineCall for HandleTimeout {
     #[inline(always)]
     fn make(self, engine: &mut Engine, face: &mut impl Face) {
         engine.handle_timeout(self.0, face);
+    }
+}
+
+/// A doorbell: [`Engine::ring`].
+pub(crate) struct Ring(pub(crate) Qpn);
+
+impl EngineCall for Ring {
+    type Answer = ();
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) {
+        engine.ring(self.0, face);
+    }
+}
+
+/// [`Engine::set_state`].
+pub(crate) struct SetState(pub(crate) Qpn, pub(crate) State);
+
+impl EngineCall for SetState {
+    type Answer = ();
+
+    #[inline(always)]
+    fn make(self, engine: &mut Engine, face: &mut impl Face) {
+        engine.set_state(self.0, self.1, face);
     }
 }
 

@@ -211,6 +211,9 @@ fn sleep<D: Device<M>, M: Memory>(
             tv_nsec: (ns % 1_000_000_000) as i64,
         }
     });
+    if link_up && !station.may_wait() {
+        return;
+    }
     let link = station.link();
     let fd = if link_up { link.fd() } else { None };
     let events = if link.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };

@@ -9,7 +9,7 @@ use softrnic_device::{Device, Memory, Nic};
 use softrnic_sim::fault::{Injector, Rules};
 
 use crate::clock::Clock;
-use crate::link::{Link, LinkConfig, LinkError, LinkUrl};
+use crate::link::{Limits, Link, LinkConfig, LinkError, LinkUrl};
 use crate::port::{HostPort, PortConfig};
 use crate::station::Station;
 
@@ -31,7 +31,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Opens the link. The port's MTU is at most the link's afterwards.
+    /// Opens the link, and fits the port to it.
     ///
     /// # Errors
     /// `Open`.
@@ -45,7 +45,7 @@ impl Setup {
             addresses: ipv4.into_iter().chain(ipv6).collect(),
             strict_icrc: self.strict_icrc,
         })?;
-        self.port.mtu = port.mtu.min(link.limits().mtu);
+        fit(&mut self.port, &link.limits());
         Ok(link)
     }
 
@@ -65,6 +65,16 @@ impl Setup {
             station.start_capture(path, clock.since_1970_ns())?;
         }
         Ok(station)
+    }
+}
+
+/// Fits a port to its link: its MTU is at most the link's. Where the operating system has the port's addresses too, it
+/// has the interface's MAC address, and leaves ARP, neighbour solicitations and pings alone.
+pub fn fit(port: &mut PortConfig, limits: &Limits) {
+    port.mtu = port.mtu.min(limits.mtu);
+    if let Some(mac) = limits.shared_mac {
+        port.mac = mac;
+        port.answers = false;
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::{Nanos, Rx, Verdict};
-use softrnic_sim::fault::{Direction, Injector, Outcome};
+use softrnic_sim::fault::{AtFace, Direction, Injector, Outcome};
 
 use crate::capture::{Interface, Writer};
 use crate::link::{Link, LinkError, Written};
@@ -144,6 +144,18 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
         &self.wire.faults
     }
 
+    /// The fault rules, to switch them off and on.
+    pub const fn faults_mut(&mut self) -> &mut Injector {
+        &mut self.wire.faults
+    }
+
+    /// The NIC for its software, and the rules that stand before its face, which calls that may complete work
+    /// take (`..._through`).
+    pub fn at_work(&mut self, now: Nanos) -> (&mut Nic<D, M>, Option<AtFace<'_>>) {
+        let rules = self.wire.face_rules.then(|| self.wire.faults.at_face(now, NODE));
+        (&mut self.nic, rules)
+    }
+
     /// What the rules did to frames.
     #[must_use]
     pub const fn fault_counters(&self) -> FaultCounters {
@@ -211,6 +223,10 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
     pub fn turn(&mut self, now: Nanos) -> Result<Turn, LinkError> {
         let Self { nic, link, wire } = self;
         let received = link.receive(BATCH, &mut |frame, rx| wire.arrive(nic, now, frame, rx))?;
+        if link.wants_write() {
+            // What waited may go now. Else there is no room below, nothing is sent, and the turn looks idle.
+            link.flush()?;
+        }
         wire.late_arrivals(nic, now);
         wire.timeouts(nic, now);
         let sent = wire.transmit(nic, &mut **link, now);

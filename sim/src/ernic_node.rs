@@ -11,7 +11,7 @@ use softrnic_engine::{
     Engine, Nanos, PathMtu, REASON_ROWS, Reason, Room, Rx, State, Train, Verdict,
 };
 
-use crate::fault::AtFace;
+use crate::fault::{AtFace, Lent};
 use crate::model::Model;
 use crate::node::{Area, Arrived, Done, Node, NodeError, Peer, QpPlan, Request};
 use crate::scenario::{NodeSpec, OperationKind, ProfileKind};
@@ -115,6 +115,10 @@ impl Station for ErnicNode {
 
     fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
         faults.handle_timeout(self.nic());
+    }
+
+    fn lent_rules(&mut self) -> Option<&mut Option<Lent>> {
+        Some(&mut self.driver.platform_mut().rules)
     }
 }
 

@@ -41,4 +41,4 @@ pub use scenario::{
 pub use series::{BUCKETS, Bucket, Series};
 pub use simulation::{SetupError, Simulation};
 pub use state::{DeviceState, QpState, RegionState, Rings, WorldState};
-pub use world::{Activity, Fate, Observer, PacketId, Sighting, Station, World};
+pub use world::{Activity, AtWork, Fate, Observer, PacketId, Sighting, Station, World};

@@ -7,6 +7,7 @@ use softrnic_device::ernic::{Ernic as ErnicDevice, ErnicConfig};
 use softrnic_device::{Memory, Nic, Ram};
 use softrnic_driver::{DmaBuffer, DmaError, Platform};
 
+use crate::fault::Lent;
 use crate::node::{Arena, MEMORY_BASE, NodeError};
 
 /// An ERNIC device with memory of its own.
@@ -14,6 +15,8 @@ use crate::node::{Arena, MEMORY_BASE, NodeError};
 pub struct Model {
     /// The device, for whoever carries its frames and runs its clock.
     pub nic: Nic<ErnicDevice, Ram>,
+    /// The fault rules that register writes pass on their way to the face, while the world lends them.
+    pub(crate) rules: Option<Lent>,
     arena: Arena,
 }
 
@@ -22,7 +25,7 @@ impl Model {
     #[must_use]
     pub fn new(device: ErnicConfig, memory_len: usize) -> Self {
         let ram = Ram::new(MEMORY_BASE, memory_len);
-        Self { nic: Nic::ernic(device, ram), arena: Arena::new(memory_len as u64) }
+        Self { nic: Nic::ernic(device, ram), rules: None, arena: Arena::new(memory_len as u64) }
     }
 
     pub(crate) fn take(&mut self, len: u64, align: u64) -> Result<u64, NodeError> {
@@ -36,7 +39,7 @@ impl Platform for Model {
     }
 
     fn write32(&mut self, offset: u32, value: u32) {
-        self.nic.write32(offset, value);
+        self.nic.write32_through(&mut self.rules, offset, value);
     }
 
     fn dma_alloc(&mut self, len: usize, align: usize) -> Option<DmaBuffer> {

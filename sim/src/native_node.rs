@@ -9,7 +9,7 @@ use softrnic_engine::{
     Engine, Nanos, Path, Port, Qpn, RKey, Room, Rx, State, Status, Train, Verdict,
 };
 
-use crate::fault::AtFace;
+use crate::fault::{AtFace, Lent};
 use crate::node::{
     Area, Arena, Arrived, Done, MEMORY_BASE, Node, NodeError, Peer, QpPlan, Request,
 };
@@ -21,6 +21,7 @@ use crate::world::Station;
 #[derive(Debug)]
 pub(crate) struct NativeNode {
     nic: Nic<Verbs, Ram>,
+    rules: Option<Lent>,
     arena: Arena,
     pd: Pd,
     area: Area,
@@ -69,7 +70,7 @@ impl NativeNode {
         let mr = nic.reg_mr(pd, address, area_len, AccessFlags::ALL)?;
         let area = Area { address, len: area_len, rkey: mr.rkey.0 };
         let polled = vec![WorkCompletion::default(); 64];
-        Ok(Self { nic, arena, pd, area, mr, qp: None, posted: Vec::new(), polled })
+        Ok(Self { nic, rules: None, arena, pd, area, mr, qp: None, posted: Vec::new(), polled })
     }
 
     fn qp(&self) -> Result<OpenQp, NodeError> {
@@ -104,6 +105,10 @@ impl Station for NativeNode {
 
     fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
         faults.handle_timeout(&mut self.nic);
+    }
+
+    fn lent_rules(&mut self) -> Option<&mut Option<Lent>> {
+        Some(&mut self.rules)
     }
 }
 
@@ -166,7 +171,8 @@ impl Node for NativeNode {
         for (op, sge, wr_id) in self.posted.drain(..) {
             let payload = Payload::Sges(core::slice::from_ref(&sge));
             let request = SendRequest { wr_id, op, payload, signaled: true, ..Default::default() };
-            self.nic.post_send(qpn, &request)?;
+            let posted = self.nic.post_sends_through(&mut self.rules, qpn, &[request]);
+            posted.map_err(|refused| refused.error)?;
         }
         Ok(())
     }
@@ -211,12 +217,13 @@ impl Node for NativeNode {
     }
 
     fn flush(&mut self) -> Result<(), NodeError> {
-        Ok(self.nic.set_state(self.qp()?.qpn, State::Error)?)
+        let qpn = self.qp()?.qpn;
+        Ok(self.nic.set_state_through(&mut self.rules, qpn, State::Error)?)
     }
 
     fn reset(&mut self) -> Result<(), NodeError> {
         let qp = self.qp()?;
-        self.nic.set_state(qp.qpn, State::Reset)?;
+        self.nic.set_state_through(&mut self.rules, qp.qpn, State::Reset)?;
         for cq in [qp.send_cq, qp.recv_cq] {
             while self.nic.poll_cq(cq, &mut self.polled)? > 0 {}
         }

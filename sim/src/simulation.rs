@@ -368,7 +368,7 @@ impl<'a> Run<'a> {
             let other = &self.scenario.nodes[ends[1 - i]];
             let ip = if phase.ipv6 { other.ipv6.into() } else { other.ipv4.into() };
             let peer = Peer { mac: other.mac, ip, qpn: self.qpns[1 - i].get(), first_psn };
-            self.world.station_mut(end).connect(&peer)?;
+            self.world.at_work(end).connect(&peer)?;
         }
         self.waiting = (self.world.now(), first_psn);
         Ok(())
@@ -388,7 +388,7 @@ impl<'a> Run<'a> {
         // Nothing of the old connection may arrive in the new one, or in buffers that are used again.
         self.drain();
         for end in [phase.from, phase.to] {
-            self.world.station_mut(end).flush()?;
+            self.world.at_work(end).flush()?;
         }
         self.drain();
         self.flushed = true;
@@ -406,7 +406,7 @@ impl<'a> Run<'a> {
         self.completed = self.posted;
         self.received = self.next_send(self.posted);
         for end in [phase.from, phase.to] {
-            self.world.station_mut(end).reset()?;
+            self.world.at_work(end).reset()?;
             self.poison(end)?;
         }
         let psn = phase.first_psn.get().wrapping_add(self.reconnects.wrapping_mul(0x35_7913));
@@ -567,12 +567,12 @@ impl<'a> Run<'a> {
             self.watch.activity(Activity::Device);
             let id = self.posted as u16;
             let request = Request { id, operation, local, len, remote, rkey };
-            self.world.station_mut(phase.from).post(&request)?;
+            self.world.at_work(phase.from).post(&request)?;
             let slot = self.slot(self.posted);
             self.posted_at[slot] = self.world.now();
             self.posted += 1;
         }
-        self.world.station_mut(phase.from).ring()
+        self.world.at_work(phase.from).ring()
     }
 
     /// Returns false where a work request failed.
@@ -580,7 +580,7 @@ impl<'a> Run<'a> {
         self.watch.activity(Activity::Device);
         let mut done = core::mem::take(&mut self.done);
         done.clear();
-        self.world.station_mut(self.phase.from).completions(&mut done)?;
+        self.world.at_work(self.phase.from).completions(&mut done)?;
         for completion in &done {
             if completion.gave_up && self.reconnect()? {
                 // The other completions are of the connection that has ended.
@@ -650,7 +650,7 @@ impl<'a> Run<'a> {
             self.check_arrival(&arrived)?;
             self.ended = self.world.now();
             self.watch.activity(Activity::Device);
-            self.world.station_mut(self.phase.to).release(&arrived)?;
+            self.world.at_work(self.phase.to).release(&arrived)?;
         }
     }
 

@@ -6,12 +6,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use softrnic_device::{Device, Memory, Nic};
 use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Psn, Qpn, Reason, Room, Rx, Train, Verdict};
 
-use crate::fault::{self, AtFace, Injector, Outcome};
+use crate::fault::{self, AtFace, Injector, Lent, Outcome};
 use crate::ladder::Remark;
 use crate::link::{Direction, Goal, LinkConfig, Loss, Traffic};
 
@@ -39,6 +40,12 @@ pub trait Station {
     /// [`Station::handle_timeout`] with faults at the face: also when a held completion is due.
     fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
         self.handle_timeout(faults.now());
+    }
+
+    /// Where the station's software finds the fault rules that stand before its device while it is at
+    /// work; `None` where a station knows none.
+    fn lent_rules(&mut self) -> Option<&mut Option<Lent>> {
+        None
     }
 }
 
@@ -99,6 +106,40 @@ impl<S: Station + ?Sized> Station for Box<S> {
 
     fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
         (**self).handle_timeout_at(faults);
+    }
+
+    fn lent_rules(&mut self) -> Option<&mut Option<Lent>> {
+        (**self).lent_rules()
+    }
+}
+
+/// A station whose software is at work: what it has the device do passes the fault rules at the face.
+/// Dropping it gives the rules back to the world.
+#[derive(Debug)]
+pub struct AtWork<'a, N: Station> {
+    station: &'a mut N,
+    lender: &'a mut Injector,
+}
+
+impl<N: Station> Deref for AtWork<'_, N> {
+    type Target = N;
+
+    fn deref(&self) -> &N {
+        self.station
+    }
+}
+
+impl<N: Station> DerefMut for AtWork<'_, N> {
+    fn deref_mut(&mut self) -> &mut N {
+        self.station
+    }
+}
+
+impl<N: Station> Drop for AtWork<'_, N> {
+    fn drop(&mut self) {
+        if let Some(lent) = self.station.lent_rules().and_then(Option::take) {
+            *self.lender = lent.injector;
+        }
     }
 }
 
@@ -365,6 +406,18 @@ impl<N: Station> World<N> {
         let port = &mut self.ports[number];
         port.touched = true;
         &mut port.station
+    }
+
+    /// A station whose software goes to work now: [`World::station_mut`], with the rules at its face.
+    pub fn at_work(&mut self, number: usize) -> AtWork<'_, N> {
+        let port = &mut self.ports[number];
+        port.touched = true;
+        if self.face_rules
+            && let Some(rules) = port.station.lent_rules()
+        {
+            *rules = Some(Lent::new(core::mem::take(&mut self.faults), self.now, number));
+        }
+        AtWork { station: &mut port.station, lender: &mut self.faults }
     }
 
     /// The link that a station sends into.

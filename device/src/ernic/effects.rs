@@ -16,7 +16,7 @@ use super::registers::{Register, bits};
 use super::row::{DeviceEffect, Effect, QpEffect};
 use super::view::MESSAGE_LEN_MAX;
 use crate::memory::Memory;
-use crate::nic::{Device, Nic};
+use crate::nic::{Between, Device, Nic, Ring, SetState};
 
 const NIC_ENABLE: u32 = bits(Register::Xrnicconf, "enable");
 const ACK_MODE: u32 = bits(Register::Xrnicconf, "ack_mode");
@@ -184,6 +184,7 @@ impl<M: Memory> Nic<Ernic, M> {
     /// out reserved bits and refused fields; `old` is the kept word before.
     pub(super) fn write_effect(
         &mut self,
+        between: &mut impl Between,
         at: Location,
         old: u32,
         value: u32,
@@ -192,17 +193,24 @@ impl<M: Memory> Nic<Ernic, M> {
         match at.register.row().effect {
             Effect::None => Ok(()),
             Effect::Device(effect) => {
-                self.write_device(effect, at.index, old, value);
+                self.write_device(between, effect, at.index, old, value);
                 Ok(())
             }
             Effect::Qp(effect) => {
                 self.device.touched_qps.add(at.index);
-                self.write_qp(effect, at, old, value, mask)
+                self.write_qp(between, effect, at, old, value, mask)
             }
         }
     }
 
-    fn write_device(&mut self, effect: DeviceEffect, index: u16, old: u32, value: u32) {
+    fn write_device(
+        &mut self,
+        between: &mut impl Between,
+        effect: DeviceEffect,
+        index: u16,
+        old: u32,
+        value: u32,
+    ) {
         let port = *self.engine.port();
         let status = &mut self.device.status;
         match effect {
@@ -234,7 +242,7 @@ impl<M: Memory> Nic<Ernic, M> {
                 let map = &self.device.map;
                 let mask = u32::from(map.num_qp - 1) | map.profile.qp_count_mask;
                 *status.word_mut(Register::XrnicConfQpEn) &= mask;
-                (1..self.device.map.num_qp).for_each(|q| self.follow_enable(q));
+                (1..self.device.map.num_qp).for_each(|q| self.follow_enable(between, q));
             }
             DeviceEffect::DataBuffers => self.device.follow_data_buffers(),
             DeviceEffect::PauseControl => {
@@ -262,6 +270,7 @@ impl<M: Memory> Nic<Ernic, M> {
 
     fn write_qp(
         &mut self,
+        between: &mut impl Between,
         effect: QpEffect,
         at: Location,
         old: u32,
@@ -270,8 +279,8 @@ impl<M: Memory> Nic<Ernic, M> {
     ) -> Result<(), Reason> {
         let qpn = Qpn::new(at.index.into());
         match effect {
-            QpEffect::QpControl => self.control_qp(at.index, old, value, mask),
-            QpEffect::SendDoorbell => return self.ring_send_doorbell(at, old, value),
+            QpEffect::QpControl => self.control_qp(between, at.index, old, value, mask),
+            QpEffect::SendDoorbell => return self.ring_send_doorbell(between, at, old, value),
             QpEffect::SendPsn => {
                 if self.engine.qp(qpn).is_none_or(|qp| qp.requester().in_flight() != 0) {
                     return Err(Reason::RegisterValue);
@@ -330,7 +339,7 @@ impl<M: Memory> Nic<Ernic, M> {
     }
 
     /// QPCONF: the engine's attributes first, so that a queue pair starts with the right ones.
-    fn control_qp(&mut self, q: u16, old: u32, value: u32, mask: u32) {
+    fn control_qp(&mut self, between: &mut impl Between, q: u16, old: u32, value: u32, mask: u32) {
         let qpn = Qpn::new(q.into());
         if mask & PATH_MTU != 0
             && let Some(path_mtu) = PathMtu::from_code(take(PATH_MTU, value) as u8 + 1)
@@ -340,9 +349,9 @@ impl<M: Memory> Nic<Ernic, M> {
         let ip = self.device.dest_ip(q, value & IPV6 != 0);
         self.set_attributes(qpn, |attributes| attributes.path.dest_ip = ip);
         if value & !old & RECOVERY != 0 {
-            self.recover(qpn);
+            self.recover(between, qpn);
         }
-        self.follow_enable(q);
+        self.follow_enable(between, q);
     }
 
     fn follow_dest_ip(&mut self, q: u16) {
@@ -354,7 +363,7 @@ impl<M: Memory> Nic<Ernic, M> {
 
     /// A queue pair runs if it is enabled, not being recovered, and among the active ones. Starting is
     /// what ends a fatal state; stopping resets nothing.
-    pub(super) fn follow_enable(&mut self, q: u16) {
+    pub(super) fn follow_enable(&mut self, between: &mut impl Between, q: u16) {
         let qpn = Qpn::new(q.into());
         let kept = &self.device.qps[usize::from(q)];
         let active = u32::from(q) <= self.device.status.word(Register::XrnicConfQpEn);
@@ -371,28 +380,32 @@ impl<M: Memory> Nic<Ernic, M> {
         let (state, msn) = (qp.state(), qp.responder().msn());
         if runs && state == State::Error {
             // PSNs and the last opcode survive RESET in the engine; the MSN does not.
-            self.set_state(qpn, State::Reset);
+            self.set_state(between, qpn, State::Reset);
             self.engine.set_msn(qpn, msn);
             self.device.qps[usize::from(q)].recount();
         }
         if runs && state != State::Rts {
-            self.set_state(qpn, State::Rts);
+            self.set_state(between, qpn, State::Rts);
         }
         self.set_attributes(qpn, |attributes| attributes.enabled = runs);
         if runs {
-            self.engine.ring(qpn, &mut self.device.view(&mut self.memory));
+            let face = &mut self.device.view(&mut self.memory);
+            between.make(&mut self.engine, face, Ring(qpn));
         }
     }
 
-    fn set_state(&mut self, qpn: Qpn, state: State) {
-        self.engine.set_state(qpn, state, &mut self.device.view(&mut self.memory));
+    fn set_state(&mut self, between: &mut impl Between, qpn: Qpn, state: State) {
+        let face = &mut self.device.view(&mut self.memory);
+        between.make(&mut self.engine, face, SetState(qpn, state));
     }
 
     /// QPCONF\[6\] was set: everything in the send queue completes with the error flag, because
     /// recovery goes on when CQHEAD has reached SQPI. A queue pair that was not fatal forgets what was
     /// in flight.
-    fn recover(&mut self, qpn: Qpn) {
-        self.device.view(&mut self.memory).flush(qpn);
+    fn recover(&mut self, between: &mut impl Between, qpn: Qpn) {
+        let mut face = self.device.view(&mut self.memory);
+        between.before_flush(&mut self.engine, &mut face, qpn);
+        face.flush(qpn);
         let Some(qp) = self.engine.qp(qpn) else { return };
         if qp.state() != State::Error {
             let msn = qp.responder().msn();
@@ -404,11 +417,18 @@ impl<M: Memory> Nic<Ernic, M> {
     }
 
     /// SQPI. `old` and `value` are indices 0..=depth.
-    fn ring_send_doorbell(&mut self, at: Location, old: u32, value: u32) -> Result<(), Reason> {
+    fn ring_send_doorbell(
+        &mut self,
+        between: &mut impl Between,
+        at: Location,
+        old: u32,
+        value: u32,
+    ) -> Result<(), Reason> {
         let qpn = Qpn::new(at.index.into());
         if self.places_send_queue(at, value) {
             let Some(qp) = self.engine.qp(qpn) else { return Ok(()) };
             let msn = qp.responder().msn();
+            between.forget(qpn);
             self.device.data_buffers.release(at.index);
             self.engine.rewind(qpn);
             self.engine.set_msn(qpn, msn);
@@ -425,9 +445,9 @@ impl<M: Memory> Nic<Ernic, M> {
             return Ok(());
         }
         let (enabled, recovering) = (kept.is_set(ENABLE), kept.is_set(RECOVERY));
-        self.engine.ring(qpn, &mut self.device.view(&mut self.memory));
+        between.make(&mut self.engine, &mut self.device.view(&mut self.memory), Ring(qpn));
         if recovering {
-            self.recover(qpn);
+            self.recover(between, qpn);
         }
         // The index is kept, and its work is done once the queue pair is enabled; but say so.
         if enabled { Ok(()) } else { Err(Reason::QpDisabled) }

@@ -53,7 +53,7 @@ pub use row::{Access, DeviceEffect, Effect, Field, Home, Legal, Mark, QpEffect, 
 pub use view::View;
 
 use crate::memory::Memory;
-use crate::nic::{Device, Nic};
+use crate::nic::{Between, Device, Nic};
 use data_buffers::DataBuffers;
 use demote::Demoted;
 use flow_control::ReceiveBuffers;
@@ -368,6 +368,11 @@ impl<M: Memory> Nic<Ernic, M> {
 
     /// Power-on state again, but for what was counted as refused. Costs what was used since the last.
     pub fn reset(&mut self) {
+        self.reset_through(&mut ());
+    }
+
+    /// [`Nic::reset`], with something between engine and face.
+    pub fn reset_through(&mut self, between: &mut impl Between) {
         let device = &mut self.device;
         let before =
             core::mem::replace(&mut device.status, Status::new(global_reset(&device.map.profile)));
@@ -388,6 +393,7 @@ impl<M: Memory> Nic<Ernic, M> {
         while let Some(q) = self.device.touched_qps.pop() {
             self.device.qps[usize::from(q)] = QueuePair::RESET;
             let qpn = Qpn::new(q.into());
+            between.forget(qpn);
             self.engine.destroy(qpn, &mut self.device.view(&mut self.memory));
             self.create_qp(q);
         }
@@ -396,7 +402,7 @@ impl<M: Memory> Nic<Ernic, M> {
         let same_policy = same(Register::Xrnicconf) && same(Register::Xrnicadconf);
         // Queue pairs that no register of their own was written of follow these, too.
         if !same_count {
-            (1..self.device.map.num_qp).for_each(|q| self.follow_enable(q));
+            (1..self.device.map.num_qp).for_each(|q| self.follow_enable(between, q));
         }
         if !same_policy {
             self.apply_policy();

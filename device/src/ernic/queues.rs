@@ -182,9 +182,13 @@ impl QueuePair {
         self.tickets[slot % IN_FLIGHT_MAX as usize] = ticket;
     }
 
+    /// `None`: a later entry has taken its place.
     #[inline(always)]
-    pub(super) const fn ticket(&self, index: u32) -> u32 {
-        self.tickets[Self::ticket_slot(index)]
+    pub(super) const fn ticket(&self, index: u32) -> Option<u32> {
+        if self.fetched.wrapping_sub(index) > IN_FLIGHT_MAX as u32 {
+            return None;
+        }
+        Some(self.tickets[Self::ticket_slot(index)])
     }
 
     /// Slot of the oldest entry that is not complete.

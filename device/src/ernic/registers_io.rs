@@ -11,7 +11,7 @@ use super::queues::{ENABLE, check_index};
 use super::registers::{ROWS, Register, bits};
 use super::row::{Access, Home, Legal, Section};
 use crate::memory::Memory;
-use crate::nic::Nic;
+use crate::nic::{Between, Nic};
 
 const OVERRIDE: u32 = bits(Register::Xrnicadconf, "override");
 const OVERRIDE_QP: u32 = bits(Register::Xrnicadconf, "override_qp");
@@ -31,9 +31,17 @@ impl<M: Memory> Nic<Ernic, M> {
 
     /// Writes a register. What is refused changes nothing and is counted.
     pub fn write32(&mut self, offset: u32, value: u32) {
+        self.write32_through(&mut (), offset, value);
+    }
+
+    /// [`Nic::write32`], with something between engine and face: a doorbell or QPCONF may complete
+    /// work.
+    pub fn write32_through(&mut self, between: &mut impl Between, offset: u32, value: u32) {
         let refused = match self.find(offset) {
-            Ok(at) if self.device.map.profile.moved.is_empty() => self.write_register(at, value),
-            Ok(at) => self.write_moved(at, value),
+            Ok(at) if self.device.map.profile.moved.is_empty() => {
+                self.write_register(between, at, value)
+            }
+            Ok(at) => self.write_moved(between, at, value),
             Err(reason) => Err(reason),
         };
         if let Err(reason) = refused {
@@ -86,16 +94,26 @@ impl<M: Memory> Nic<Ernic, M> {
 
     /// Writes a register as a profile with moved fields shows it: what it carries for others first, so
     /// that a device is switched on last.
-    fn write_moved(&mut self, at: Location, value: u32) -> Result<(), Reason> {
+    fn write_moved(
+        &mut self,
+        between: &mut impl Between,
+        at: Location,
+        value: u32,
+    ) -> Result<(), Reason> {
         let profile = self.device.map.profile;
         for field in profile.carried(at.register) {
             let at = Location { register: field.register, ..at };
-            self.write_register(at, field.value(value))?;
+            self.write_register(between, at, field.value(value))?;
         }
-        self.write_register(at, profile.table_value(at.register, value))
+        self.write_register(between, at, profile.table_value(at.register, value))
     }
 
-    fn write_register(&mut self, at: Location, value: u32) -> Result<(), Reason> {
+    fn write_register(
+        &mut self,
+        between: &mut impl Between,
+        at: Location,
+        value: u32,
+    ) -> Result<(), Reason> {
         if let Some(demoted) = self.device.demoted.as_mut().filter(|demoted| demoted.is(at)) {
             demoted.write(at, value);
             return Ok(());
@@ -115,7 +133,7 @@ impl<M: Memory> Nic<Ernic, M> {
             if stored != 0 {
                 *self.device.kept_mut(at) = (old & !stored) | (value & stored);
             }
-            self.write_effect(at, old, value & mask, mask)?;
+            self.write_effect(between, at, old, value & mask, mask)?;
         }
         refused.map_or(Ok(()), Err)
     }

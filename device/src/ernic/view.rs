@@ -160,7 +160,11 @@ impl<M: Memory> Face for View<'_, M> {
             CompletionKind::Work { index, .. } => {
                 let Some(qp) = self.ernic.qps.get(q.get() as usize) else { return Ok(()) };
                 let error = if what.status == Status::Success { 0 } else { CQE_ERROR };
-                let cqe = qp.ticket(index) | error;
+                let cqe = match qp.ticket(index) {
+                    Some(ticket) => ticket | error,
+                    // It was held back for so long that newer work has taken its place.
+                    None => self.oldest_ticket(q)? | error,
+                };
                 self.retire(q, cqe)
             }
             CompletionKind::Receive { .. } if what.status != Status::Success => Ok(()),
@@ -260,13 +264,10 @@ impl<M: Memory> View<'_, M> {
         while let Some(qp) = self.ernic.qps.get(q.get() as usize)
             && qp.completed != qp.posted
         {
-            let mut wqe = Wqe::new_zeroed();
-            let base = qp.address(Register::Sqba, Register::Sqbamsb);
-            let address = base.wrapping_add(qp.oldest_slot() * size_of::<Wqe>() as u64);
             let completed = qp.completed;
-            let read = self.memory.read(address, wqe.as_mut_bytes());
-            let retired = self.retire(q, wqe.ticket() | CQE_ERROR);
-            if let Some(reason) = read.map_err(Reason::from).and(retired).err() {
+            let ticket = self.oldest_ticket(q);
+            let retired = self.retire(q, ticket.unwrap_or(0) | CQE_ERROR);
+            if let Some(reason) = ticket.and(retired).err() {
                 self.ernic.faults[reason as usize] += 1;
             }
             // An entry of the completion queue that cannot be written must not end recovery.
@@ -278,6 +279,16 @@ impl<M: Memory> View<'_, M> {
                 qp.completed = completed.wrapping_add(1);
             }
         }
+    }
+
+    /// What a completion says of the oldest entry that is not complete, from the entry itself.
+    fn oldest_ticket(&self, q: Qpn) -> Result<u32, Reason> {
+        let qp = self.ernic.qps.get(q.get() as usize).ok_or(Reason::QpUnknown)?;
+        let mut wqe = Wqe::new_zeroed();
+        let base = qp.address(Register::Sqba, Register::Sqbamsb);
+        let address = base.wrapping_add(qp.oldest_slot() * size_of::<Wqe>() as u64);
+        self.memory.read(address, wqe.as_mut_bytes())?;
+        Ok(wqe.ticket())
     }
 
     /// A receive buffer holds a message: STATRQPIDB, doorbell write-back and interrupt, in this order.

@@ -420,7 +420,7 @@ impl QpContexts {
             nic.engine.set_send_psn(qpn, Psn::new(context.get(Field::NextSendPsn)));
         }
         // Also where the state stays: the engine makes room for another depth.
-        nic.enter_state(qpn, step.to);
+        nic.enter_state(&mut (), qpn, step.to);
     }
 
     /// 2RST: everything starts anew, PSNs too (rule M-08). The number is free again.
@@ -435,7 +435,7 @@ impl QpContexts {
         if let Some(attributes) = nic.engine.attributes_mut(qpn) {
             attributes.enabled = true;
         }
-        nic.enter_state(qpn, State::Reset);
+        nic.enter_state(&mut (), qpn, State::Reset);
         nic.engine.set_send_psn(qpn, Psn::new(0));
         nic.engine.set_expected_psn(qpn, Psn::new(0), SEND_ONLY);
     }

@@ -89,7 +89,7 @@ use softrnic_engine::{
 pub use srq::{Srq, SrqInit};
 
 use crate::memory::Memory;
-use crate::nic::{Device, Nic};
+use crate::nic::{Between, Device, Nic, Ring};
 use cq::CompletionQueue;
 use datagram::AddressHandle;
 use qp::{QueuePair, QueuePairs};
@@ -377,10 +377,23 @@ impl<M: Memory> Nic<Verbs, M> {
     /// # Errors
     /// It is unknown.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        self.destroy_qp_through(&mut (), qpn)
+    }
+
+    /// [`Nic::destroy_qp`], with something between engine and face.
+    ///
+    /// # Errors
+    /// As [`Nic::destroy_qp`].
+    pub fn destroy_qp_through(
+        &mut self,
+        between: &mut impl Between,
+        qpn: Qpn,
+    ) -> Result<(), Error> {
         let device = &mut self.device;
         let Some(qp) = device.qps.remove(qpn) else {
             return self.counted(Err(Error::UnknownQp(qpn)));
         };
+        between.forget(qpn);
         device.forget(&qp);
         device.regions.release_pd(qp.pd);
         for cq in [qp.send_cq, qp.recv_cq] {
@@ -420,7 +433,20 @@ impl<M: Memory> Nic<Verbs, M> {
     /// # Errors
     /// It is unknown, or its state does not allow that.
     pub fn set_state(&mut self, qpn: Qpn, state: State) -> Result<(), Error> {
-        let result = self.try_set_state(qpn, state);
+        self.set_state_through(&mut (), qpn, state)
+    }
+
+    /// [`Nic::set_state`], with something between engine and face.
+    ///
+    /// # Errors
+    /// As [`Nic::set_state`].
+    pub fn set_state_through(
+        &mut self,
+        between: &mut impl Between,
+        qpn: Qpn,
+        state: State,
+    ) -> Result<(), Error> {
+        let result = self.try_set_state(between, qpn, state);
         self.counted(result)
     }
 
@@ -461,6 +487,20 @@ impl<M: Memory> Nic<Verbs, M> {
     /// The first one that was refused; those before it are posted.
     #[inline]
     pub fn post_sends(&mut self, qpn: Qpn, requests: &[SendRequest<'_>]) -> Result<(), BadRequest> {
+        self.post_sends_through(&mut (), qpn, requests)
+    }
+
+    /// [`Nic::post_sends`], with something between engine and face.
+    ///
+    /// # Errors
+    /// As [`Nic::post_sends`].
+    #[inline]
+    pub fn post_sends_through(
+        &mut self,
+        between: &mut impl Between,
+        qpn: Qpn,
+        requests: &[SendRequest<'_>],
+    ) -> Result<(), BadRequest> {
         let Self { engine, device, memory } = self;
         let mut result = Ok(());
         match device.may_post(engine, qpn, takes_sends) {
@@ -472,7 +512,7 @@ impl<M: Memory> Nic<Verbs, M> {
                         break;
                     }
                 }
-                engine.ring(qpn, &mut device.view(memory));
+                between.make(engine, &mut device.view(memory), Ring(qpn));
             }
         }
         if let Err(bad) = result {
@@ -609,7 +649,12 @@ impl<M: Memory> Nic<Verbs, M> {
         Ok(())
     }
 
-    fn try_set_state(&mut self, qpn: Qpn, to: State) -> Result<(), Error> {
+    fn try_set_state(
+        &mut self,
+        between: &mut impl Between,
+        qpn: Qpn,
+        to: State,
+    ) -> Result<(), Error> {
         let from = self.state(qpn).ok_or(Error::UnknownQp(qpn))?;
         let allowed = match to {
             State::Reset => true,
@@ -622,7 +667,7 @@ impl<M: Memory> Nic<Verbs, M> {
         if !allowed {
             return Err(Error::WrongState { qpn, state: from });
         }
-        self.enter_state(qpn, to);
+        self.enter_state(between, qpn, to);
         Ok(())
     }
 }

@@ -2,12 +2,22 @@
 //!
 //! Which attributes a transition needs is the engine's to know.
 
-use softrnic_engine::{Modify, QpQuery, Qpn, State};
+use softrnic_engine::{Engine, Face, Modify, ModifyError, QpQuery, Qpn, State};
 
 use super::Verbs;
 use super::error::Error;
 use crate::memory::Memory;
-use crate::nic::{Device, Nic};
+use crate::nic::{Between, Device, EngineCall, Nic, Ring, SetState};
+
+struct ModifyQp<'a>(Qpn, &'a Modify);
+
+impl EngineCall for ModifyQp<'_> {
+    type Answer = Result<(), ModifyError>;
+
+    fn make(self, engine: &mut Engine, face: &mut impl Face) -> Self::Answer {
+        engine.modify_qp(self.0, self.1, face)
+    }
+}
 
 impl<M: Memory> Nic<Verbs, M> {
     /// Changes attributes and state of a queue pair (`ibv_modify_qp`). RESET also empties its
@@ -17,13 +27,30 @@ impl<M: Memory> Nic<Verbs, M> {
     /// It is unknown, or the transition does not exist, lacks an attribute, does not take one, or
     /// has one out of range; nothing was changed.
     pub fn modify_qp(&mut self, qpn: Qpn, modify: &Modify) -> Result<(), Error> {
+        self.modify_qp_through(&mut (), qpn, modify)
+    }
+
+    /// [`Nic::modify_qp`], with something between engine and face.
+    ///
+    /// # Errors
+    /// As [`Nic::modify_qp`].
+    pub fn modify_qp_through(
+        &mut self,
+        between: &mut impl Between,
+        qpn: Qpn,
+        modify: &Modify,
+    ) -> Result<(), Error> {
         let Self { engine, device, memory } = self;
-        if let Err(error) = engine.modify_qp(qpn, modify, &mut device.view(memory)) {
+        let modified = between.make(engine, &mut device.view(memory), ModifyQp(qpn, modify));
+        if let Err(error) = modified {
             engine.count_refused(error.reason());
             return Err(Error::Modify(error));
         }
         match engine.qp(qpn).map(softrnic_engine::Qp::state) {
-            Some(State::Reset) => device.reset(qpn),
+            Some(State::Reset) => {
+                between.forget(qpn);
+                device.reset(qpn);
+            }
             Some(State::Init) => self.size_in_flight(qpn),
             _ => {}
         }
@@ -43,17 +70,20 @@ impl<M: Memory> Nic<Verbs, M> {
 
     /// Moves a queue pair to a state for whoever has checked that it may go there: RESET empties its
     /// queues, RTS looks at what was posted meanwhile.
-    pub(crate) fn enter_state(&mut self, qpn: Qpn, to: State) {
+    pub(crate) fn enter_state(&mut self, between: &mut impl Between, qpn: Qpn, to: State) {
         match to {
-            State::Reset => self.device.reset(qpn),
+            State::Reset => {
+                between.forget(qpn);
+                self.device.reset(qpn);
+            }
             State::Init => self.size_in_flight(qpn),
             _ => {}
         }
         let Self { engine, device, memory } = self;
         let view = &mut device.view(memory);
-        engine.set_state(qpn, to, view);
+        between.make(engine, view, SetState(qpn, to));
         if to == State::Rts {
-            engine.ring(qpn, view);
+            between.make(engine, view, Ring(qpn));
         }
     }
 

@@ -125,7 +125,7 @@ pub struct LinkCounters {
     pub tx_frames: u64,
     /// Bytes of these frames.
     pub tx_bytes: u64,
-    /// Arrived frames that were longer than a buffer, or cut off, and were dropped.
+    /// Arrived frames that were longer than a buffer, cut off, or joined in an unknown way, and were dropped.
     pub rx_length_errors: u64,
     /// Frames that the operating system refused to send (no buffer, interface down), and that were dropped.
     pub tx_dropped: u64,

@@ -293,6 +293,10 @@ impl Link for Packet {
         Some(self.socket.as_fd())
     }
 
+    fn may_wait(&mut self) -> bool {
+        self.inbox.is_empty()
+    }
+
     fn counters(&self) -> LinkCounters {
         LinkCounters { rx_dropped: system::receive_drops(self.socket.as_fd()), ..self.counters }
     }

@@ -210,6 +210,15 @@ impl Link for QemuStream {
         Some(self.socket.as_fd())
     }
 
+    fn may_wait(&mut self) -> bool {
+        let there = &self.input[self.start..self.end];
+        // A whole frame, or a length that is none, is there already.
+        there.first_chunk().is_none_or(|prefix: &[u8; PREFIX]| {
+            let len = u32::from_be_bytes(*prefix) as usize;
+            len <= FRAME_MAX && there.len() < PREFIX + len
+        })
+    }
+
     fn counters(&self) -> LinkCounters {
         self.counters
     }

@@ -143,6 +143,11 @@ impl Inbox {
         Some((&mut self.bytes[at..at + self.stride], self.arrivals[self.next]))
     }
 
+    /// Nothing is left of what was received.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.next == self.filled
+    }
+
     /// The message has been used up.
     pub(super) const fn done(&mut self) {
         self.next += 1;

@@ -1,7 +1,7 @@
 //! `tap`: a TAP interface of this machine. Its kernel is at the other end, and through a bridge everybody who is on
-//! that. One system call for each frame.
+//! that. One system call for each frame, or for a super-packet of up to 64.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
@@ -9,10 +9,11 @@ use softrnic_engine::{Room, Rx};
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use super::outbox::Outbox;
+use super::super_packet::{Cutter, Joiner, PARTS, VIRTIO};
 use super::{Limits, Link, LinkConfig, LinkCounters, LinkError, Written, without_rights};
 
-/// Ethernet's header, two VLAN tags, and one byte that tells a frame that does not fit.
-const FRAME_EXTRA: usize = 14 + 8 + 1;
+/// Longest super-packet, with Ethernet's header and two VLAN tags, and one byte that tells one that does not fit.
+const SUPER_PACKET_LEN: usize = 65_535 + 14 + 8 + 1;
 
 /// The link.
 pub struct Tap {
@@ -20,7 +21,13 @@ pub struct Tap {
     device: SyncDevice,
     mtu: u16,
     input: Box<[u8]>,
+    /// Bytes in it that have not been lent, or not all; a virtio header and a frame.
+    arrived: usize,
+    cutter: Cutter,
     outbox: Outbox,
+    joiner: Joiner,
+    /// The kernel takes UDP super-packets (Linux 6.2).
+    join: bool,
     blocked: bool,
     counters: LinkCounters,
 }
@@ -54,7 +61,8 @@ impl Tap {
             LinkError::Open { link: name.clone(), source, way_out }
         };
         let builder = DeviceBuilder::new().name(interface).layer(Layer::L2);
-        let device = builder.inherit_enable_state().build_sync().map_err(failed)?;
+        let builder = builder.offload(true).inherit_enable_state();
+        let device = builder.build_sync().map_err(failed)?;
         device.set_nonblocking(true).map_err(failed)?;
         let mut mtu = device.mtu().map_err(failed)?;
         if mtu != config.mtu && device.set_mtu(config.mtu).is_ok() {
@@ -66,13 +74,25 @@ impl Tap {
         }
         Ok(Self {
             name,
-            device,
             mtu: mtu.min(config.mtu),
-            input: vec![0; usize::from(mtu) + FRAME_EXTRA].into_boxed_slice(),
+            join: device.udp_gso(),
+            device,
+            input: vec![0; VIRTIO + SUPER_PACKET_LEN].into_boxed_slice(),
+            arrived: 0,
+            cutter: Cutter::new(),
             outbox: Outbox::new(0),
+            joiner: Joiner::new(),
             blocked: false,
             counters: LinkCounters::default(),
         })
+    }
+
+    /// Writes a planned group.
+    fn write(&self, group: usize) -> Result<(), Errno> {
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        let count = self.joiner.parts(&self.outbox, group, &mut parts);
+        rustix::io::retry_on_intr(|| rustix::io::writev(self.device.as_fd(), &parts[..count]))
+            .map(|_| ())
     }
 
     fn failed(&self, errno: Errno) -> LinkError {
@@ -100,17 +120,27 @@ impl Link for Tap {
     ) -> Result<usize, LinkError> {
         let mut count = 0;
         while count < budget {
-            match rustix::io::read(self.device.as_fd(), &mut *self.input) {
-                Ok(len) if len == self.input.len() => self.counters.rx_length_errors += 1,
-                Ok(len) => {
-                    self.counters.rx_frames += 1;
-                    self.counters.rx_bytes += len as u64;
-                    take(&mut self.input[..len], Rx::default());
-                    count += 1;
+            if self.arrived == 0 {
+                match rustix::io::read(self.device.as_fd(), &mut *self.input) {
+                    Ok(len) if len < VIRTIO || len == self.input.len() => {
+                        self.counters.rx_length_errors += 1;
+                    }
+                    Ok(len) => self.arrived = len,
+                    Err(Errno::AGAIN) => break,
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(self.failed(errno)),
                 }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.failed(errno)),
+                continue;
+            }
+            let Some((virtio, frame)) = self.input[..self.arrived].split_first_chunk_mut() else {
+                break;
+            };
+            let budget = budget - count;
+            let (lent, used_up) =
+                self.cutter.lend(*virtio, frame, budget, &mut self.counters, take);
+            count += lent;
+            if used_up {
+                self.arrived = 0;
             }
         }
         Ok(count)
@@ -128,24 +158,45 @@ impl Link for Tap {
 
     fn flush(&mut self) -> Result<(), LinkError> {
         self.blocked = false;
+        let mut join = self.join;
         while !self.outbox.is_empty() {
-            match rustix::io::write(self.device.as_fd(), self.outbox.frame(0)) {
-                Ok(len) => {
-                    self.counters.tx_frames += 1;
-                    self.counters.tx_bytes += len as u64;
+            let groups = self.joiner.plan(&mut self.outbox, join);
+            let mut done = 0;
+            let mut failed = None;
+            for at in 0..groups {
+                let group = self.joiner.group(at);
+                match self.write(at) {
+                    Ok(()) => {
+                        self.counters.tx_frames += group.count as u64;
+                        let bytes = |at| self.outbox.frame(at).len() as u64;
+                        self.counters.tx_bytes +=
+                            (done..done + group.count).map(bytes).sum::<u64>();
+                    }
+                    // Perhaps because it is a super-packet.
+                    Err(errno) if errno != Errno::AGAIN && group.count > 1 => {
+                        join = false;
+                        break;
+                    }
+                    // The interface is switched off (IO), has no memory, or dislikes the frame.
+                    Err(Errno::IO | Errno::NOBUFS | Errno::NOMEM | Errno::INVAL) => {
+                        self.counters.tx_dropped += 1;
+                    }
+                    Err(errno) => {
+                        failed = Some(errno);
+                        break;
+                    }
                 }
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => {
+                done += group.count;
+            }
+            self.outbox.sent(done);
+            match failed {
+                None => {}
+                Some(Errno::AGAIN) => {
                     self.blocked = true;
                     break;
                 }
-                // The interface is switched off (IO), has no memory, or dislikes the frame.
-                Err(Errno::IO | Errno::NOBUFS | Errno::NOMEM | Errno::INVAL) => {
-                    self.counters.tx_dropped += 1;
-                }
-                Err(errno) => return Err(self.failed(errno)),
+                Some(errno) => return Err(self.failed(errno)),
             }
-            self.outbox.sent(1);
         }
         Ok(())
     }
@@ -156,6 +207,10 @@ impl Link for Tap {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.device.as_fd())
+    }
+
+    fn may_wait(&mut self) -> bool {
+        self.arrived == 0
     }
 
     fn counters(&self) -> LinkCounters {

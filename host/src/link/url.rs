@@ -124,7 +124,14 @@ pub const KINDS: &[Kind] = &[
         name: "none",
         form: "none:",
         text: "no link: for programs that drive a card, which has its own",
-        parse: |_, options| options.done().map(|()| LinkUrl::None),
+        parse: |rest, options| {
+            options.done()?;
+            if rest.is_empty() {
+                return Ok(LinkUrl::None);
+            }
+            let (value, wanted) = (rest.to_owned(), "nothing stands behind the colon");
+            Err(LinkUrlError::BadValue { option: "none", value, wanted })
+        },
     },
 ];
 
@@ -300,6 +307,7 @@ mod tests {
         for kind in KINDS {
             let place = match kind.name {
                 "udp" => "127.0.0.1",
+                "none" => "",
                 _ => "x",
             };
             let text = format!("{}:{place}", kind.name);

@@ -24,7 +24,7 @@ use super::nic::{Call, Nic};
 use crate::clock::Clock;
 use crate::link::{Link, LinkCounters};
 use crate::port::{HostPort, PortConfig, PortCounters};
-use crate::setup::Setup;
+use crate::setup::{Setup, fit};
 use crate::station::{FaultCounters, Station};
 
 /// Events that wait for the program at most; further ones are counted.
@@ -222,8 +222,9 @@ impl Context {
     /// # Errors
     /// The capture cannot be opened, or there is no thread.
     pub fn over(link: Box<dyn Link>, options: Options) -> Result<Self, Error> {
-        let Options { name, port, capture, faults, spin } = options;
-        let mtu = port.mtu.min(link.limits().mtu);
+        let Options { name, mut port, capture, faults, spin } = options;
+        fit(&mut port, &link.limits());
+        let mtu = port.mtu;
         let clock = Clock::start();
         let nic = DeviceNic::verbs(port.engine_port(), SharedMemory::default());
         let mut station = Station::new(nic, link, HostPort::new(port.clone()));

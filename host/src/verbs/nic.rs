@@ -153,6 +153,9 @@ impl Nic {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return;
         }
+        if self.link_up && !self.station.may_wait() {
+            return;
+        }
         let link = self.station.link();
         let fd = if self.link_up { link.fd() } else { None };
         shared.doorbells.sleep(fd.map(|fd| (fd, link.wants_write())), timeout);

@@ -12,7 +12,7 @@ use super::plan::{ConnectionPlan, Kind};
 use super::software::{Arrival, Bytes, Remote, Report, Request, Software};
 use crate::check::Ended;
 use crate::ernic_node::driver_path_mtu;
-use crate::fault::AtFace;
+use crate::fault::{AtFace, Lent};
 use crate::model::Model;
 use crate::node::{Arena, NodeError};
 use crate::payload::POISON;
@@ -101,6 +101,10 @@ impl Station for ErnicNode {
 
     fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
         Station::handle_timeout_at(self.nic(), faults);
+    }
+
+    fn lent_rules(&mut self) -> Option<&mut Option<Lent>> {
+        Some(&mut self.driver.platform_mut().rules)
     }
 }
 

@@ -6,7 +6,7 @@
 use super::plan::{Class, ConnectionPlan, Flaw, Kind, MessagePlan, NodePlan, Plan, ServiceKind};
 use crate::check::Atomics;
 use crate::fault::{
-    Action, Change, Corruption, Cut, Direction, Field, Match, Rule, Rules, Spot, Transfer,
+    Action, Change, Corruption, Cut, Direction, Field, Match, Queue, Rule, Rules, Spot, Transfer,
 };
 use crate::random::Random;
 use crate::scenario::{FaceKind, ProfileKind};
@@ -261,7 +261,7 @@ fn faults(dice: &mut Dice, plan: &Plan) -> Rules {
         let mut matches = when(dice, plan);
         let action = match plan.class {
             Class::Hostile if !dice.one_in(4) => lie(dice),
-            Class::Rough if dice.one_in(6) => trouble_at_face(dice),
+            Class::Rough if dice.one_in(6) => trouble_at_face(dice, plan, &mut matches),
             _ => trouble(dice),
         };
         if action.at_face() {
@@ -318,11 +318,24 @@ fn trouble(dice: &mut Dice) -> Action {
     }
 }
 
-/// What a face can do without breaking its own promises.
-fn trouble_at_face(dice: &mut Dice) -> Action {
-    match dice.below(3) {
+/// What a face can do without breaking its own promises, and completions that get lost.
+fn trouble_at_face(dice: &mut Dice, plan: &Plan, matches: &mut Match) -> Action {
+    match dice.below(5) {
         0 => Action::StallReceive,
         1 => Action::LoseInterrupt,
+        2 => Action::HoldCompletion {
+            queue: dice.pick(&[None, Some(Queue::Send), Some(Queue::Receive)]),
+            for_ns: 1 + dice.below(200_000),
+        },
+        // A receive buffer that software never hears of would be missed for ever; where completions
+        // are counted, as ERNIC does, all later ones take the place of the one before.
+        3 if plan.node.iter().any(|node| node.face == FaceKind::Native) => {
+            let native = |node: &usize| plan.node[*node].face == FaceKind::Native;
+            if !matches.node.as_ref().is_some_and(native) {
+                matches.node = (0..plan.node.len()).find(native);
+            }
+            Action::LoseCompletion { queue: Some(Queue::Send) }
+        }
         _ => Action::DmaError {
             access: dice.pick(&[None, Some(Transfer::Read), Some(Transfer::Write)]),
         },

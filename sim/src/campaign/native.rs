@@ -13,7 +13,7 @@ use softrnic_engine::{
 use super::plan::{ConnectionPlan, Kind, NodePlan, ServiceKind};
 use super::software::{Arrival, Bytes, GRH_AREA, Remote, Report, Request, Software};
 use crate::check::Ended;
-use crate::fault::AtFace;
+use crate::fault::{AtFace, Lent};
 use crate::node::{Arena, MEMORY_BASE, NodeError};
 use crate::payload::POISON;
 use crate::scenario::NodeSpec;
@@ -23,6 +23,7 @@ use crate::world::Station;
 #[derive(Debug)]
 pub(crate) struct NativeNode {
     nic: Nic<Verbs, Ram>,
+    rules: Option<Lent>,
     arena: Arena,
     len: u32,
     pd: Pd,
@@ -70,6 +71,7 @@ impl NativeNode {
         let plan = plan.clone();
         Ok(Self {
             nic,
+            rules: None,
             arena,
             len,
             pd,
@@ -152,6 +154,10 @@ impl Station for NativeNode {
 
     fn handle_timeout_at(&mut self, faults: &mut AtFace<'_>) {
         Station::handle_timeout_at(&mut self.nic, faults);
+    }
+
+    fn lent_rules(&mut self) -> Option<&mut Option<Lent>> {
+        Some(&mut self.rules)
     }
 }
 
@@ -291,9 +297,9 @@ impl Software for NativeNode {
         let payload = Payload::Sges(&sges[..count as usize]);
         let (wr_id, signaled) = (request.id.into(), request.signaled);
         let (solicited, fence) = (request.solicited, request.fence);
-        self.nic
-            .post_send(qpn, &SendRequest { wr_id, op, payload, signaled, solicited, fence, ud })?;
-        Ok(())
+        let request = SendRequest { wr_id, op, payload, signaled, solicited, fence, ud };
+        let posted = self.nic.post_sends_through(&mut self.rules, qpn, &[request]);
+        Ok(posted.map_err(|refused| refused.error)?)
     }
 
     fn poll(&mut self, out: &mut Vec<Report>) -> Result<(), NodeError> {

@@ -73,6 +73,12 @@ impl Kind {
         matches!(self, Self::Send | Self::SendImm | Self::SendInv)
     }
 
+    /// Whether a peer's receive buffer may be used up by it.
+    #[must_use]
+    pub const fn takes_receive(self) -> bool {
+        self.is_send() || matches!(self, Self::WriteImm)
+    }
+
     /// Whether it is a FETCH AND ADD or a COMPARE AND SWAP.
     #[must_use]
     pub const fn is_atomic(self) -> bool {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use softrnic_engine::{Nanos, Room, State, Train, Verdict};
+use softrnic_engine::{Nanos, Room, State, Status, Train, Verdict};
 
 use super::ernic::ErnicNode;
 use super::meddle::Meddle;
@@ -15,7 +15,7 @@ use crate::check::{
     Atomics, Delivery, End, Ended, Findings, Limits, MemoryMap, Message, NodeCheck, Posted, Use,
     Violation,
 };
-use crate::fault::{Action, AtFace, Injector};
+use crate::fault::{Action, AtFace, Injector, Lent, Rule};
 use crate::link::LinkConfig;
 use crate::node::NodeError;
 use crate::payload::{POISON, fill_pattern_from};
@@ -129,6 +129,10 @@ impl Station for Seat {
         self.node.handle_timeout_at(faults);
         self.check.timed_out(faults.now(), self.node.engine());
     }
+
+    fn lent_rules(&mut self) -> Option<&mut Option<Lent>> {
+        self.node.lent_rules()
+    }
 }
 
 impl Seat {
@@ -234,6 +238,8 @@ struct Play<'a> {
     /// Receive buffers that software has blanked.
     blanked: BTreeSet<(usize, u64)>,
     reports: Vec<Report>,
+    /// Lost completions that the checkers have heard of.
+    lost: usize,
     /// Software has looked for the first time.
     looked: bool,
 }
@@ -285,6 +291,7 @@ impl<'a> Play<'a> {
             failed: 0,
             blanked: BTreeSet::new(),
             reports: Vec::new(),
+            lost: 0,
             looked: false,
         };
         for (number, connection) in plan.connection.iter().enumerate() {
@@ -307,17 +314,20 @@ impl<'a> Play<'a> {
             let first_psn = [connection.first_psn[side], connection.first_psn[1 - side]];
             let remote = Remote { mac: spec.mac, ip, qpn: peer.qpn, first_psn };
             let (local, qpn) = (end.local, softrnic_engine::Qpn::new(end.qpn));
-            let seat = self.world.station_mut(end.node);
+            let mut seat = self.world.at_work(end.node);
             seat.node.connect(local, connection, side, &remote)?;
+            drop(seat);
             let patience_ns = self.patience_ns(connection);
-            let nak_within_ns = if connection.dcqcn {
+            let answer_within_ns = if connection.dcqcn {
                 u64::MAX
             } else {
                 20_000 + 262_144 * 8 * 1_000_000_000 / self.plan.rate_bits_per_s.max(1)
             };
             let seat = self.world.station_mut(self.ends[first + side].node);
             if let Some(qp) = seat.node.engine().qp(qpn) {
-                let end = End::new(qp, ip, patience_ns, nak_within_ns);
+                let fails_memory = |rule: &Rule| matches!(rule.action, Action::DmaError { .. });
+                let memory_fails = self.plan.faults.0.iter().any(fails_memory);
+                let end = End::new(qp, ip, patience_ns, answer_within_ns, memory_fails);
                 seat.check.ends.push(end);
             }
         }
@@ -502,6 +512,7 @@ impl<'a> Play<'a> {
         while again {
             reports.clear();
             self.world.station_mut(node).node.poll(&mut reports)?;
+            self.hear_of_lost();
             for report in &reports {
                 match *report {
                     Report::Done { end, id, ended } => {
@@ -529,6 +540,23 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
+    /// Completions that rules have lost: software never learns of them, the checkers do.
+    fn hear_of_lost(&mut self) {
+        let lost = self.world.faults().lost_completions();
+        for lost in &lost[self.lost..] {
+            let ended = match lost.status {
+                Status::Success => Ended::Success,
+                Status::Flushed => Ended::Flushed,
+                _ => Ended::Error,
+            };
+            let own = |end: &&mut EndState| end.node == lost.node && end.qpn == lost.q.get();
+            if let Some(end) = self.ends.iter_mut().find(own) {
+                end.delivery.lost(lost.index as usize, ended);
+            }
+        }
+        self.lost = lost.len();
+    }
+
     fn number_of(&self, node: usize, local: usize) -> usize {
         let found = self.ends.iter().position(|end| end.node == node && end.local == local);
         found.unwrap_or(0)
@@ -550,7 +578,7 @@ impl<'a> Play<'a> {
         {
             self.ends[end].releases.pop_front();
             let EndState { node, local, .. } = self.ends[end];
-            self.world.station_mut(node).node.release(local, buffer)?;
+            self.world.at_work(node).node.release(local, buffer)?;
         }
         Ok(())
     }
@@ -568,7 +596,7 @@ impl<'a> Play<'a> {
         let ernic = self.plan.node[state.node].face == FaceKind::Ernic;
         if ernic && !state.flushed && self.dead(end) {
             let EndState { node, local, .. } = self.ends[end];
-            self.world.station_mut(node).node.flush(local)?;
+            self.world.at_work(node).node.flush(local)?;
             self.ends[end].flushed = true;
             self.ends[end].queue.clear();
             return Ok(true);
@@ -637,7 +665,7 @@ impl<'a> Play<'a> {
             let versions = vec![pattern_of(self.plan, message, 1)];
             slot.what = Use::Read { versions, whole: false };
         }
-        let seat = self.world.station_mut(node);
+        let mut seat = self.world.at_work(node);
         if let Some(watched) = seat.check.end(softrnic_engine::Qpn::new(qpn)) {
             watched.requester.posted.push(Posted {
                 kind: plan.kind,
@@ -768,7 +796,13 @@ impl<'a> Play<'a> {
     fn finish(&mut self) -> Outcome {
         let now = self.world.now();
         let hostile = self.plan.class == Class::Hostile;
+        self.hear_of_lost();
         for end in 0..self.ends.len() {
+            for (message, ended) in self.ends[end].delivery.unheard() {
+                if let Err(error) = self.ended(now, end, message, ended) {
+                    self.findings.add("software", now, || error.to_string());
+                }
+            }
             let EndState { connection, node, peer, cells, .. } = self.ends[end];
             let dead = self.dead(end);
             let connection_plan = &self.plan.connection[connection];

@@ -6,12 +6,14 @@
 //! | file | what it watches |
 //! |---|---|
 //! | `requester` | what a queue pair sends: P-10, P-19, P-20, and every header and byte against the posted work |
+//! | `credits` | the limit that credits set it: P-10 |
 //! | `responder` | what it answers: P-08, P-09, P-19, message sequence numbers |
 //! | `port` | what a port takes: packets that fail rule V-01 change nothing (P-11); P-25; counters |
 //! | `delivery` | completions and messages: P-01, P-02, P-07, P-21, P-22 |
 //! | `memory` | bytes: P-03, P-05, and atomics' sums: P-04 |
 //! | `progress` | that everything ends in time: P-06 |
 
+mod credits;
 mod delivery;
 mod memory;
 mod port;

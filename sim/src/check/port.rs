@@ -46,7 +46,8 @@ impl End {
         qp: &Qp,
         peer_ip: IpAddr,
         patience_ns: Option<u64>,
-        nak_within_ns: u64,
+        answer_within_ns: u64,
+        memory_fails: bool,
     ) -> Self {
         let attributes = qp.attributes();
         let mtu = attributes.path_mtu.bytes();
@@ -57,8 +58,19 @@ impl End {
             peer_ip,
             pkey: attributes.pkey,
             qkey: attributes.qkey,
-            requester: RequesterCheck::new(attributes.service, mtu, first_psn, patience_ns),
-            responder: ResponderCheck::new(mtu, attributes.max_dest_rd_atomic, nak_within_ns),
+            requester: RequesterCheck::new(
+                attributes.service,
+                mtu,
+                first_psn,
+                patience_ns,
+                answer_within_ns,
+            ),
+            responder: ResponderCheck::new(
+                mtu,
+                attributes.max_dest_rd_atomic,
+                answer_within_ns,
+                memory_fails,
+            ),
             datagrams: 0,
             cnps: 0,
             first_at: Nanos(0),

@@ -6,6 +6,7 @@
 use softrnic_engine::packet::{Operation, Packet, Position, Syndrome, nak_code};
 use softrnic_engine::{Counter, Nanos, Qp, Reason, Service, Verdict, ack_timeout_ns, rnr_timer_ns};
 
+use super::credits::CreditCheck;
 use super::{Findings, at_or_after, distance};
 use crate::campaign::Kind;
 use crate::payload::fill_pattern_from;
@@ -63,16 +64,19 @@ pub(crate) struct RequesterCheck {
     next_psn: u32,
     /// Packets of the newest started work request that were sent.
     sent_of_newest: u32,
+    credits: CreditCheck,
     rnr_until: Option<Nanos>,
     /// When the ACK timer that runs now was started.
     armed_at: Option<Nanos>,
-    /// An implied NAK that no packet has been sent again for.
-    implied_nak: bool,
+    /// When an implied NAK came that no packet has been sent again for.
+    implied_nak: Option<Nanos>,
     /// There was one since the last progress; further ones tell nothing new.
     implied_nak_seen: bool,
     /// The last time that something moved, and the longest that nothing may move.
     progress_at: Option<Nanos>,
     patience_ns: Option<u64>,
+    /// How soon something must leave that is due.
+    answer_within_ns: u64,
     before: Before,
     /// Request packets that were sent before.
     pub(crate) again: u32,
@@ -87,6 +91,7 @@ impl RequesterCheck {
         mtu: u32,
         first_psn: u32,
         patience_ns: Option<u64>,
+        answer_within_ns: u64,
     ) -> Self {
         Self {
             service,
@@ -96,12 +101,14 @@ impl RequesterCheck {
             next_posted: 0,
             next_psn: first_psn,
             sent_of_newest: 0,
+            credits: CreditCheck::default(),
             rnr_until: None,
             armed_at: None,
-            implied_nak: false,
+            implied_nak: None,
             implied_nak_seen: false,
             progress_at: None,
             patience_ns,
+            answer_within_ns,
             before: Before::default(),
             again: 0,
             sequence_naks: 0,
@@ -143,6 +150,7 @@ impl RequesterCheck {
                 _ => {}
             }
         }
+        self.credited(&before, packet);
         if self.forward(now, qp, findings) {
             return;
         }
@@ -155,7 +163,8 @@ impl RequesterCheck {
             self.progress(now, &after);
         }
         if packet.is_some() && verdict.refused == Some(Reason::ResponseImpliedNak) {
-            self.implied_nak |= !core::mem::replace(&mut self.implied_nak_seen, true);
+            let first = !core::mem::replace(&mut self.implied_nak_seen, true);
+            self.implied_nak = self.implied_nak.or(first.then_some(now));
         }
         let Some(packet) = packet.filter(|p| p.row.operation.is_response()) else {
             findings.require(!moved, "Q-20", now, || {
@@ -185,6 +194,17 @@ impl RequesterCheck {
                 })
             }
             _ => {}
+        }
+    }
+
+    /// Rule Q-09: an acknowledgement of something that is on its way says how many buffers there are,
+    /// whatever else becomes of it.
+    fn credited(&mut self, before: &Before, packet: Option<&Packet<'_>>) {
+        let Some((packet, aeth)) = packet.and_then(|p| Some((p, p.aeth()?))) else { return };
+        let on_its_way = distance(packet.bth.psn().get(), before.unacknowledged)
+            < distance(before.next, before.unacknowledged);
+        if let (Syndrome::Ack(code), true) = (aeth.kind(), on_its_way) {
+            self.credits.learn(aeth.msn(), code);
         }
     }
 
@@ -241,7 +261,7 @@ impl RequesterCheck {
     fn progress(&mut self, now: Nanos, after: &Before) {
         let idle = after.unacknowledged == after.next;
         self.rnr_until = None;
-        (self.implied_nak, self.implied_nak_seen) = (false, false);
+        (self.implied_nak, self.implied_nak_seen) = (None, false);
         self.armed_at = (!idle).then_some(now);
         self.progress_at = (!idle).then_some(now);
     }
@@ -260,7 +280,9 @@ impl RequesterCheck {
                 )
             });
             let paced = qp.reaction_point().is_some();
-            findings.require(!self.implied_nak || paced, "Q-23", now, || {
+            // Others' packets may be on the line.
+            let late = self.implied_nak.is_some_and(|at| now.0 - at.0 > self.answer_within_ns);
+            findings.require(!late || paced, "Q-23", now, || {
                 format!("QP {}: nothing was sent again after an implied NAK", qp.qpn().get())
             });
             self.armed_at = None;
@@ -305,7 +327,7 @@ impl RequesterCheck {
         }
         let fresh = psn == self.next_psn;
         self.again += u32::from(!fresh);
-        self.implied_nak &= fresh;
+        self.implied_nak = self.implied_nak.filter(|_| fresh);
         findings.require(fresh != flagged_again, "counters", now, || {
             format!("QP {qpn}: PSN {psn:#08x} is sent, fresh {fresh}, and counted otherwise")
         });
@@ -386,6 +408,16 @@ impl RequesterCheck {
         });
         findings.require(!posted.fence || outstanding == 0, "Q-07", now, || {
             format!("QP {}: a fenced request does not wait for READs", qp.qpn().get())
+        });
+        let counts = self.service == Service::Rc && qp.attributes().policy.end_to_end_credits;
+        let (takes_receive, idle) = (posted.kind.takes_receive(), self.next_psn == unacknowledged);
+        let within = self.credits.start(takes_receive, idle);
+        findings.require(within || !counts, "P-10", now, || {
+            let (message, limit) = self.credits.numbers();
+            format!(
+                "QP {}: message {message} starts, more than one beyond the credits, which end at {limit}",
+                qp.qpn().get()
+            )
         });
         let packets = posted.len.div_ceil(self.mtu).max(1);
         let posted = self.next_posted;

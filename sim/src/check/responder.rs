@@ -46,7 +46,9 @@ pub(crate) struct ResponderCheck {
     gap_since: Option<Nanos>,
     rnr_for: Option<u32>,
     /// How soon a NAK must have left.
-    nak_within_ns: u64,
+    answer_within_ns: u64,
+    /// A fault rule may fail this node's memory: what is wrong is not always the request.
+    memory_fails: bool,
     fatal: bool,
     /// Bytes of the WRITE in progress: announced, and arrived.
     write: (u32, u32),
@@ -56,7 +58,7 @@ pub(crate) struct ResponderCheck {
 }
 
 impl ResponderCheck {
-    pub(crate) fn new(mtu: u32, depth: u8, nak_within_ns: u64) -> Self {
+    pub(crate) fn new(mtu: u32, depth: u8, answer_within_ns: u64, memory_fails: bool) -> Self {
         Self {
             mtu,
             depth: depth.into(),
@@ -67,7 +69,8 @@ impl ResponderCheck {
             duplicate_since: false,
             gap_since: None,
             rnr_for: None,
-            nak_within_ns,
+            answer_within_ns,
+            memory_fails,
             fatal: false,
             write: (0, 0),
             rnr_sent: 0,
@@ -128,7 +131,7 @@ impl ResponderCheck {
         if executed {
             if let Some(since) = self.gap_since.take() {
                 let waited = now.0 - since.0;
-                findings.require(waited <= self.nak_within_ns, "S-30", now, || {
+                findings.require(waited <= self.answer_within_ns, "S-30", now, || {
                     format!("QP {qpn}: no NAK for a gap in {waited} ns")
                 });
             }
@@ -259,8 +262,12 @@ impl ResponderCheck {
                 self.gap_since = None;
                 (psn == expected, "a NAK")
             }
-            Syndrome::Nak(_) => {
+            Syndrome::Nak(code) => {
                 self.fatal = true;
+                let blames = code == nak_code::REMOTE_OPERATIONAL;
+                findings.require(self.memory_fails || !blames, "S-45", now, || {
+                    format!("QP {qpn}: a NAK blames this node's memory, which never fails")
+                });
                 // A READ that cannot go on is refused at the packet that is missing.
                 (distance(expected, psn) < 1 << 23, "a fatal NAK")
             }

@@ -6,11 +6,49 @@
 use softrnic_device::{Between, Device, EngineCall, Memory, Nic};
 use softrnic_engine::{
     Access, Atomic, Completion, CompletionKind, Datagram, Engine, Event, Face, Fetch, Hold, Nanos,
-    Place, Qpn, RKey, Reason, Room, Rx, State, Train, Verdict,
+    Place, Qpn, RKey, Reason, Room, Rx, State, Status, Train, Verdict,
 };
 
 use super::injector::{Head, Injector};
 use super::rule::{Action, Queue, Transfer};
+
+/// Fault rules in the hands of a node's software, which calls the device by itself: a doorbell or a
+/// change of state may complete work, too. The world lends them for that time.
+#[derive(Debug)]
+pub struct Lent {
+    pub(crate) injector: Injector,
+    now: Nanos,
+    node: usize,
+}
+
+impl Lent {
+    pub(crate) const fn new(injector: Injector, now: Nanos, node: usize) -> Self {
+        Self { injector, now, node }
+    }
+
+    const fn at_face(&mut self) -> AtFace<'_> {
+        self.injector.at_face(self.now, self.node)
+    }
+}
+
+impl Between for Lent {
+    fn make<C: EngineCall>(
+        &mut self,
+        engine: &mut Engine,
+        face: &mut impl Face,
+        call: C,
+    ) -> C::Answer {
+        self.at_face().make(engine, face, call)
+    }
+
+    fn before_flush(&mut self, engine: &mut Engine, face: &mut impl Face, q: Qpn) {
+        self.at_face().before_flush(engine, face, q);
+    }
+
+    fn forget(&mut self, q: Qpn) {
+        self.at_face().forget(q);
+    }
+}
 
 /// The rules as they stand before one node's face, at one moment.
 #[derive(Debug)]
@@ -30,6 +68,16 @@ pub(super) struct HeldCompletion {
     pub(super) due: Nanos,
     q: Qpn,
     what: Completion,
+}
+
+/// A completion of a work request that a rule has lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LostCompletion {
+    pub(crate) node: usize,
+    pub(crate) q: Qpn,
+    /// Which one since the queue pair was reset, from 0.
+    pub(crate) index: u32,
+    pub(crate) status: Status,
 }
 
 impl<'a> AtFace<'a> {
@@ -76,17 +124,22 @@ impl<'a> AtFace<'a> {
     /// [`Nic::handle_timeout`]; completions whose time has come are written first.
     pub fn handle_timeout<D: Device<M>, M: Memory>(&mut self, nic: &mut Nic<D, M>) {
         let now = self.now;
-        for held in self.injector.take_due(self.node, now) {
-            self.told = true;
-            let mut face = nic.device.view(&mut nic.memory);
-            // As the engine does where a completion finds its queue full.
-            if face.complete(held.q, held.what).is_err() {
-                let face = &mut FaultyFace { inner: &mut face, faults: self };
-                nic.engine.set_state(held.q, State::Error, face);
-            }
-        }
+        let due = self.injector.take_held(|held| held.node == self.node && held.due <= now);
+        self.write(due, &mut nic.engine, &mut nic.device.view(&mut nic.memory));
         if nic.next_deadline().is_some_and(|deadline| deadline <= now) {
             nic.handle_timeout_through(self, now);
+        }
+    }
+
+    /// Writes completions that have waited.
+    fn write(&mut self, held: Vec<HeldCompletion>, engine: &mut Engine, face: &mut impl Face) {
+        for HeldCompletion { q, what, .. } in held {
+            self.told = true;
+            // As the engine does where a completion finds its queue full.
+            if face.complete(q, what).is_err() {
+                let face = &mut FaultyFace { inner: face, faults: self };
+                engine.set_state(q, State::Error, face);
+            }
         }
     }
 
@@ -111,12 +164,11 @@ impl<'a> AtFace<'a> {
 }
 
 impl Injector {
-    /// Takes the completions of a node whose time has come, oldest first.
-    fn take_due(&mut self, node: usize, now: Nanos) -> Vec<HeldCompletion> {
-        let (due, later) =
-            self.held.drain(..).partition(|held| held.node == node && held.due <= now);
-        self.held = later;
-        due
+    /// Takes those completions that wait, oldest first.
+    fn take_held(&mut self, which: impl Fn(&HeldCompletion) -> bool) -> Vec<HeldCompletion> {
+        let (taken, left) = self.held.drain(..).partition(which);
+        self.held = left;
+        taken
     }
 }
 
@@ -135,6 +187,15 @@ impl Between for AtFace<'_> {
         call: C,
     ) -> C::Answer {
         call.make(engine, &mut FaultyFace { inner: face, faults: self })
+    }
+
+    fn before_flush(&mut self, engine: &mut Engine, face: &mut impl Face, q: Qpn) {
+        let held = self.injector.take_held(|held| held.node == self.node && held.q == q);
+        self.write(held, engine, face);
+    }
+
+    fn forget(&mut self, q: Qpn) {
+        self.injector.held.retain(|held| held.node != self.node || held.q != q);
     }
 }
 
@@ -156,10 +217,17 @@ impl<F: Face> Face for FaultyFace<'_, '_, F> {
     fn receive(&mut self, q: Qpn) -> Result<Place, Hold> {
         let stalls = |action: &Action| matches!(action, Action::StallReceive);
         let words = || format!("receive buffer of QP {}", q.get());
-        match self.faults.fires(q, stalls, words) {
-            Some(_) => Err(Hold::Stall),
-            None => self.inner.receive(q),
+        if self.faults.fires(q, stalls, words).is_some() {
+            return Err(Hold::Stall);
         }
+        let place = self.inner.receive(q)?;
+        // A device that finds its next buffer by what it has announced would fill the same one twice.
+        let AtFace { injector, node, .. } = &*self.faults;
+        let taken = injector.held.iter().any(|held| {
+            let waits = matches!(held.what.kind, CompletionKind::Receive { place: Some(p), .. } if p == place);
+            held.node == *node && held.q == q && waits
+        });
+        if taken { Err(Hold::Stall) } else { Ok(place) }
     }
 
     fn grant(
@@ -209,10 +277,13 @@ impl<F: Face> Face for FaultyFace<'_, '_, F> {
         };
         let words = || format!("{} completion of QP {}, {:?}", queue.name(), q.get(), what.status);
         let fired = self.faults.fires(q, wanted, words);
+        let AtFace { injector, node, now, .. } = &mut *self.faults;
         if matches!(fired, Some(Action::LoseCompletion { .. })) {
+            if let CompletionKind::Work { index, .. } = what.kind {
+                injector.lost.push(LostCompletion { node: *node, q, index, status: what.status });
+            }
             return Ok(());
         }
-        let AtFace { injector, node, now, .. } = &mut *self.faults;
         // Completions of a queue stay in order: behind one that waits, all wait.
         let before = injector
             .held
@@ -241,6 +312,17 @@ impl<F: Face> Face for FaultyFace<'_, '_, F> {
 
     fn event(&mut self, what: Event) {
         self.faults.told = true;
+        // The face gives up the receives of a queue pair that fails: what has arrived comes before.
+        if let Event::QpError { qpn, .. } = what {
+            let node = self.faults.node;
+            let arrived = |held: &HeldCompletion| {
+                held.node == node && held.q == qpn && queue_of(&held.what) == Queue::Receive
+            };
+            for held in self.faults.injector.take_held(arrived) {
+                // No room in the completion queue fails the queue pair, which has failed already.
+                let _ = self.inner.complete(qpn, held.what);
+            }
+        }
         self.inner.event(what);
     }
 }

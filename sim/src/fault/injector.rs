@@ -8,7 +8,7 @@ use softrnic_engine::packet::parse;
 use softrnic_engine::{Nanos, Psn, Qpn};
 
 use super::corrupt::mark_ecn;
-use super::face::{AtFace, HeldCompletion};
+use super::face::{AtFace, HeldCompletion, LostCompletion};
 use super::rule::{Action, Cut, Direction, InWords, Kind, Match, Rule, Rules};
 use crate::ladder::describe_frame;
 use crate::random::{Random, mix};
@@ -65,6 +65,8 @@ struct State {
     random: Random,
     /// What was left after the draw: what `nth` counts.
     lucky: u64,
+    /// Switched off: the rule sees nothing.
+    off: bool,
     tally: Tally,
 }
 
@@ -77,6 +79,8 @@ pub struct Injector {
     phase_began: Nanos,
     /// Completions that wait, in the order of their queues.
     pub(super) held: Vec<HeldCompletion>,
+    /// Completions of work requests that rules have lost.
+    pub(super) lost: Vec<LostCompletion>,
 }
 
 /// What a rule may ask of a frame's headers.
@@ -107,9 +111,9 @@ impl Injector {
         for (i, rule) in rules.iter().enumerate() {
             let twins = rules[..i].iter().filter(|other| *other == rule).count() as u64;
             let random = Random::new(seed, stream_of(rule).wrapping_add(twins));
-            states.push(State { random, lucky: 0, tally: Tally::default() });
+            states.push(State { random, lucky: 0, off: false, tally: Tally::default() });
         }
-        Self { rules, states, phase: None, phase_began: Nanos(0), held: Vec::new() }
+        Self { rules, states, phase: None, phase_began: Nanos(0), ..Self::default() }
     }
 
     /// A phase begins: rules that are bound to it count time from here.
@@ -122,6 +126,19 @@ impl Injector {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Switches a rule, by number from 0, off or on; false where there is none. While it is off it sees and
+    /// counts nothing; completions that it holds still come.
+    pub fn switch(&mut self, rule: usize, on: bool) -> bool {
+        let state = self.states.get_mut(rule);
+        state.map(|state| state.off = !on).is_some()
+    }
+
+    /// Whether a rule, by number from 0, is in force.
+    #[must_use]
+    pub fn is_on(&self, rule: usize) -> bool {
+        self.states.get(rule).is_some_and(|state| !state.off)
     }
 
     /// What each rule has done, in the rules' order.
@@ -148,7 +165,8 @@ impl Injector {
         let mut head: Option<Option<Head>> = None;
         for (i, rule) in self.rules.iter().enumerate() {
             let m = &rule.matches;
-            if rule.action.at_face()
+            if self.states[i].off
+                || rule.action.at_face()
                 || m.direction != direction
                 || m.node.is_some_and(|n| n != node)
                 || !in_time(m, now, self.phase, self.phase_began)
@@ -206,6 +224,11 @@ impl Injector {
         self.held.iter().filter(|held| held.node == node).map(|held| held.due).min()
     }
 
+    /// The completions of work requests that rules have lost so far, in their order.
+    pub(crate) fn lost_completions(&self) -> &[LostCompletion] {
+        &self.lost
+    }
+
     /// The node's device raises an interrupt: does it get lost?
     pub fn loses_interrupt(&mut self, now: Nanos, node: usize) -> bool {
         let wanted = |action: &Action| *action == Action::LoseInterrupt;
@@ -226,7 +249,8 @@ impl Injector {
         let mut first = None;
         for (i, rule) in self.rules.iter().enumerate() {
             let m = &rule.matches;
-            if !wanted(&rule.action)
+            if self.states[i].off
+                || !wanted(&rule.action)
                 || m.node.is_some_and(|n| n != node)
                 || m.qp.is_some_and(|qp| q != Some(qp))
                 || !in_time(m, now, self.phase, self.phase_began)

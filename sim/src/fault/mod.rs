@@ -12,7 +12,7 @@ mod rule;
 mod text;
 
 pub use corrupt::{Change, Corruption, Field, Spot};
-pub use face::AtFace;
+pub use face::{AtFace, Lent};
 pub use injector::{Firing, Injector, Outcome, Tally};
 pub use rule::{Action, Cut, Direction, Kind, Match, Opcodes, Queue, Rule, Rules, Transfer};
 pub(crate) use text::{Names, RawFault};

@@ -1,0 +1,71 @@
+//! `rnic serve`: a NIC that stays: on a link until it is told to stop, with a control socket, metrics, fault
+//! rules and a capture.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use softrnic_device::{Nic, Ram};
+use softrnic_host::serve::{Options, Plugged, Server, StopSignals, first_link};
+
+use crate::serve_config;
+use crate::station_args::{FaceArg, StationArgs};
+
+/// A NIC, and who can ask it.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Take everything from this file instead; its keys are the flags' names (docs/serve.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["StationArgs", "ServeArgs"])]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    station: Option<StationArgs>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+/// What belongs to a process that stays.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Process")]
+pub(crate) struct ServeArgs {
+    /// Name of the device
+    #[arg(long, default_value = "rnic0")]
+    pub(crate) name: String,
+    /// Serve counters for Prometheus here, at /metrics
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Answer requests on this UNIX socket: see `rnic show --socket` and `rnic fault`
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// Bytes of memory that a native NIC's own programs use, and where it begins.
+const MEMORY: (u64, usize) = (0x1000_0000, 64 << 20);
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let (station, serve) = match (&args.config, &args.station) {
+        (Some(path), _) => {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path).with_context(|| format!("--config {name}"))?;
+            serve_config::parse(&name, &text)?
+        }
+        (None, Some(station)) => (station.clone(), args.serve.clone()),
+        (None, None) => bail!("give --link URL, or --config FILE"),
+    };
+    let setup = station.setup()?;
+    // From here on a signal ends the process in order.
+    let signals = StopSignals::catch().context("cannot catch signals")?;
+    let ServeArgs { name, metrics, control } = serve;
+    let options = Options { name, metrics, control };
+    if station.face == FaceArg::Ernic {
+        bail!("--face ernic: nothing can reach the registers of an ERNIC that is served alone");
+    }
+    let Some(Plugged { setup, link }) = first_link(setup, &signals)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let nic = Nic::verbs(setup.port.engine_port(), Ram::new(MEMORY.0, MEMORY.1));
+    let tell = Box::new(|event| eprintln!("{event}"));
+    Server::new(&setup, nic, link, options, tell)?.run(&signals, &mut ())?;
+    Ok(ExitCode::SUCCESS)
+}
