@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use ends::{Ends, Family, KINDS, Kind, frame};
 use measure::minimum_ns;
 use softrnic_device::verbs::{
-    AccessFlags, Connection, Cq, Payload, QpInit, RecvRequest, SendRequest, Sge, Verbs,
+    AccessFlags, Connection, Cq, Payload, QpInit, RecvRequest, SendRequest, Sge, Verbs, WcOpcode,
     WorkCompletion,
 };
 use softrnic_device::{Nic, Ram};
@@ -90,7 +90,7 @@ fn throughput(name: &str, len: usize, raw: &mut Ends, full: &mut Pair) {
     println!("| {name} | {len} | {} | {} | {:.2} |", speed(alone), speed(nics), alone / nics);
 }
 
-/// One message of 64 bytes there and one back.
+/// One message of 64 bytes there and one back; acknowledgements are on their way meanwhile.
 fn round_trip(raw: &mut Ends, full: &mut Pair) -> [f64; 2] {
     let frames = [0, 1].map(|from| frame(&Template::new(&raw.flow(from)).unwrap(), 7, 64));
     minimum_ns([
@@ -102,8 +102,8 @@ fn round_trip(raw: &mut Ends, full: &mut Pair) -> [f64; 2] {
         },
         &mut |rounds| {
             for _ in 0..rounds {
-                full.exchange(0, 64, 1);
-                full.exchange(1, 64, 1);
+                full.ping(0, 64);
+                full.ping(1, 64);
             }
         },
     ])
@@ -142,7 +142,10 @@ struct Party {
 struct Pair {
     parties: [Party; 2],
     clock: Clock,
+    polled: Vec<WorkCompletion>,
+    /// Completions of each, and how many of them were received messages.
     done: [usize; 2],
+    received: [usize; 2],
     _namespaces: Vec<namespace::Namespace>,
 }
 
@@ -168,8 +171,14 @@ impl Pair {
             let memory = Sge { address: BASE, length: 0, lkey: mr.lkey };
             Party { station, cq, qpn, memory, ip: end.ip }
         });
-        let mut pair =
-            Self { parties, clock: Clock::start(), done: [0; 2], _namespaces: namespaces };
+        let mut pair = Self {
+            parties,
+            clock: Clock::start(),
+            done: [0; 2],
+            received: [0; 2],
+            polled: vec![WorkCompletion::default(); 64],
+            _namespaces: namespaces,
+        };
         for near in 0..2 {
             let (peer, dest_qpn) = (pair.parties[1 - near].ip, pair.parties[1 - near].qpn);
             let mac = loop {
@@ -191,35 +200,49 @@ impl Pair {
 
     fn turn(&mut self) {
         let now = self.clock.now();
-        for (party, done) in self.parties.iter_mut().zip(&mut self.done) {
+        let counts = self.done.iter_mut().zip(&mut self.received);
+        for (party, (done, received)) in self.parties.iter_mut().zip(counts) {
             party.station.turn(now).unwrap();
-            let mut some = [WorkCompletion::default(); 64];
-            let count = party.station.nic.poll_cq(party.cq, &mut some).unwrap();
-            assert!(some[..count].iter().all(|done| done.status == Status::Success));
+            let count = party.station.nic.poll_cq(party.cq, &mut self.polled).unwrap();
+            for completion in &self.polled[..count] {
+                assert_eq!(completion.status, Status::Success);
+                *received += usize::from(completion.opcode == WcOpcode::Recv);
+            }
             *done += count;
         }
     }
 
-    /// Messages from one to the other, until both know that they arrived.
-    fn exchange(&mut self, from: usize, len: u32, count: usize) {
+    fn post(&mut self, from: usize, place: usize, len: u32) {
         let sge = |party: &Party, place: usize| Sge {
             address: BASE + place as u64 * 4096,
             length: len,
             ..party.memory
         };
+        let to = &mut self.parties[1 - from];
+        let sges = [sge(to, BATCH + place)];
+        to.station.nic.post_recv(to.qpn, &RecvRequest { wr_id: 0, sges: &sges }).unwrap();
+        let party = &mut self.parties[from];
+        let payload = Payload::Sges(&[sge(party, place)]);
+        let request = SendRequest { payload, signaled: true, ..SendRequest::default() };
+        party.station.nic.post_send(party.qpn, &request).unwrap();
+    }
+
+    /// Messages from one to the other, until both know that they arrived.
+    fn exchange(&mut self, from: usize, len: u32, count: usize) {
         for place in 0..count {
-            let to = &mut self.parties[1 - from];
-            let sges = [sge(to, BATCH + place)];
-            to.station.nic.post_recv(to.qpn, &RecvRequest { wr_id: 0, sges: &sges }).unwrap();
-        }
-        for place in 0..count {
-            let party = &mut self.parties[from];
-            let payload = Payload::Sges(&[sge(party, place)]);
-            let request = SendRequest { payload, signaled: true, ..SendRequest::default() };
-            party.station.nic.post_send(party.qpn, &request).unwrap();
+            self.post(from, place, len);
         }
         self.done = [0; 2];
         while self.done[0] < count || self.done[1] < count {
+            self.turn();
+        }
+    }
+
+    /// A message from one to the other, until that has it.
+    fn ping(&mut self, from: usize, len: u32) {
+        self.post(from, 0, len);
+        self.received = [0; 2];
+        while self.received[1 - from] == 0 {
             self.turn();
         }
     }

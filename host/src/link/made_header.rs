@@ -7,9 +7,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
+use softrnic_engine::Rx;
 use softrnic_engine::packet::icrc::{self, Icrc};
 use softrnic_engine::packet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Network, ROCE_V2_UDP_PORT};
-use softrnic_engine::{Room, Rx};
 
 use super::LinkCounters;
 use super::linear_crc::Words;
@@ -330,11 +330,6 @@ pub(super) fn checksum(header: &[u8]) -> u16 {
     let sum: u32 = halves.map(|half| u32::from(u16::from_be_bytes(*half))).sum();
     let sum = (sum & 0xFFFF) + (sum >> 16);
     !((sum + (sum >> 16)) as u16)
-}
-
-/// The room that a UDP link can offer.
-pub(super) const fn room(bytes: &mut [u8], port: u16) -> Room<'_> {
-    Room { bytes, segments: 1, source_port: Some(port) }
 }
 
 #[cfg(test)]

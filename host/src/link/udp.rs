@@ -19,7 +19,7 @@ use softrnic_engine::{Room, Rx};
 
 use super::linear_crc::Words;
 use super::made_header::{
-    DATAGRAMS, Datagram, HEADER_MAX, MESSAGE_MAX, Maker, datagram, mac_of, room, settle,
+    DATAGRAMS, Datagram, HEADER_MAX, MESSAGE_MAX, Maker, datagram, mac_of, settle,
 };
 use super::outbox::{FRAMES, Outbox};
 use super::system::{self, BATCH, Inbox, Message};
@@ -269,8 +269,8 @@ impl Link for Udp {
     }
 
     fn room(&mut self) -> Option<Room<'_>> {
-        let port = self.port;
-        self.outbox.room().map(|bytes| room(bytes, port))
+        let source_port = Some(self.port);
+        self.outbox.room().map(|bytes| Room { bytes, segments: 1, source_port })
     }
 
     fn commit(&mut self, written: Written) {

@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -40,6 +42,7 @@ stories! {
     Nothing udp_passes_congestion_marks;
     Nothing udp_counts_what_it_cannot_carry;
     Nothing udp_needs_an_address_of_this_machine;
+    Nothing qemu_stream_listens_where_nobody_does;
     Nothing pcap_replays_at_once_and_records_what_is_sent;
     Nothing pcap_keeps_the_files_time_when_paced;
     Nothing pcap_says_what_is_wrong_with_its_files;
@@ -403,6 +406,35 @@ fn packet_puts_vlan_tags_back() {
         .unwrap();
     }
     assert_eq!(tci, Some(0x6123));
+}
+
+fn qemu_stream_listens_where_nobody_does() {
+    let file = TestFile::new("wire.sock");
+    let url = format!("qemu-stream:{}", file.0.display());
+    let [ip_a, ip_b] = ips(Family::V4);
+    let error = |url: &str| open(url, &config(0, ip_a)).err().unwrap().to_string();
+    assert!(error(&url).contains("start QEMU with"), "nobody is there: how to get somebody");
+    let listener = UnixListener::bind(&file.0).unwrap();
+    assert!(error(&format!("{url}?listen")).contains("another process listens there"));
+    // That process ends, and leaves its socket file behind.
+    drop(listener);
+    let listening = format!("{url}?listen");
+    let waiting = thread::spawn(move || open(&listening, &config(0, ip_a)).unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    let connected = loop {
+        match open(&url, &config(1, ip_b)) {
+            Ok(link) => break link,
+            // It does not listen yet.
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        thread::yield_now();
+    };
+    let mut ends = pair([waiting.join().unwrap(), connected], [ip_a, ip_b], Vec::new());
+    assert!(!file.0.exists(), "the socket file has done its work");
+    for from in 0..2 {
+        ends.send(from, 0..3, 64);
+        assert_eq!(collect(&mut ends.ends[1 - from].link, 3), [(0, 64), (1, 64), (2, 64)]);
+    }
 }
 
 /// A file of this test's own in the temporary folder, removed in the end.
