@@ -223,6 +223,10 @@ impl<D: Device<M>, M: Memory> Station<D, M> {
     pub fn turn(&mut self, now: Nanos) -> Result<Turn, LinkError> {
         let Self { nic, link, wire } = self;
         let received = link.receive(BATCH, &mut |frame, rx| wire.arrive(nic, now, frame, rx))?;
+        if link.wants_write() {
+            // What waited may go now. Else there is no room below, nothing is sent, and the turn looks idle.
+            link.flush()?;
+        }
         wire.late_arrivals(nic, now);
         wire.timeouts(nic, now);
         let sent = wire.transmit(nic, &mut **link, now);

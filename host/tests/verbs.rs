@@ -554,6 +554,41 @@ fn datagrams_find_their_way_by_address_handle_and_carry_their_grh_area() {
 }
 
 #[test]
+fn unacknowledged_packets_go_on_after_the_link_took_nothing_for_a_while() {
+    const MESSAGES: u64 = 64;
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let peer = Ipv4Addr::new(192, 0, 2, 2);
+    let port = PortConfig {
+        ipv4: Some((Ipv4Addr::new(192, 0, 2, 1), 24)),
+        neighbours: vec![(peer.into(), [2, 0, 0, 0, 0, 2])],
+        ..PortConfig::default()
+    };
+    let link = QemuStream::over(near.into(), "wire".into(), 1500).unwrap();
+    let nic = Context::over(Box::new(link), Options { port, ..Options::default() }).unwrap();
+    let pd = nic.alloc_pd().unwrap();
+    let cq = nic.create_cq(128).unwrap();
+    let qp = pd.create_qp(&QpInit { service: Service::Uc, ..QpInit::new(&cq) }).unwrap();
+    let path = nic.path_to(peer.into(), LONG).unwrap();
+    qp.connect(&Connection { path, ..Connection::default() }).unwrap();
+    let mr = pd.reg_mr(65536, AccessFlags::LOCAL).unwrap();
+    for wr_id in 0..MESSAGES {
+        qp.post_send(&send(wr_id, &[mr.sge(0, 65536)])).unwrap();
+    }
+    // Nobody reads yet: the socket fills.
+    let start = Instant::now();
+    while !nic.with_station(|station, _| station.link().wants_write()).unwrap() {
+        assert!(start.elapsed() < LONG);
+        thread::yield_now();
+    }
+    let reader = thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
+    for wr_id in 0..MESSAGES {
+        assert_eq!(next(&cq).wr_id, wr_id);
+    }
+    drop((qp, cq, pd, mr, nic));
+    assert!(reader.join().unwrap() > MESSAGES * 65536);
+}
+
+#[test]
 fn an_address_that_nobody_has_is_told_so() {
     let ends = pair();
     let nobody = ends[0].nic.resolve([192, 0, 2, 77].into(), Duration::from_millis(150));

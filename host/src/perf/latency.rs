@@ -236,8 +236,9 @@ impl Run<'_> {
         while self.goes_on(done, until) {
             // One byte counts, so that it begins again after 255.
             let number = (done + 1) as u8;
-            for is_sender in [true, false] {
-                if is_sender == self.is_client() {
+            // Here perftest's server begins.
+            for of_client in [false, true] {
+                if of_client == self.is_client() {
                     times.note(&mut last_post);
                     self.rig.write(post_at, &[number])?;
                     if !self.send_one(&mut queues, &request, 1, until)? {
@@ -250,7 +251,7 @@ impl Run<'_> {
             done += 1;
             self.tell(size, done, self.all());
         }
-        if self.is_client() && until.is_none() {
+        if !self.is_client() && until.is_none() {
             times.note(&mut last_post);
         }
         while until.is_none() && queues.in_flight > 0 && self.wait(None)? {
