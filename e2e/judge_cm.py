@@ -7,7 +7,7 @@
 1. Does tshark dissect every frame, with no malformed packet or error?
 2. Does each message go from QP 1 to QP 1 with the right Q_Key, and does it answer one that came before: the
    communication IDs of both ends, the transaction, the right side?
-3. Do data go to queue pairs that a REQ or a REP named, the first from the PSN that was named with it, and are
+3. Do data go to queue pairs that a REQ or a REP named, the first with the PSN that was named with it, and are
    they answered?
 4. With --decode: does `rnic decode --json` read what tshark reads in every field of every message? Only with
    one capture.

@@ -25,6 +25,7 @@ mod session;
 mod show;
 mod station_args;
 mod verify;
+mod vfio_user;
 
 use std::io;
 use std::process::ExitCode;

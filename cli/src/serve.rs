@@ -11,6 +11,7 @@ use softrnic_host::serve::{Options, Plugged, Server, StopSignals, first_link};
 
 use crate::serve_config;
 use crate::station_args::{FaceArg, StationArgs};
+use crate::vfio_user::{self, VfioArgs};
 
 /// A NIC, and who can ask it.
 #[derive(clap::Args)]
@@ -22,6 +23,8 @@ pub(crate) struct Args {
     station: Option<StationArgs>,
     #[command(flatten)]
     serve: ServeArgs,
+    #[command(flatten)]
+    vfio: VfioArgs,
 }
 
 /// What belongs to a process that stays.
@@ -58,8 +61,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let signals = StopSignals::catch().context("cannot catch signals")?;
     let ServeArgs { name, metrics, control } = serve;
     let options = Options { name, metrics, control };
-    if station.face == FaceArg::Ernic {
-        bail!("--face ernic: nothing can reach the registers of an ERNIC that is served alone");
+    vfio_user::check(&args.vfio)?;
+    match (station.face, &args.vfio.vfio_user) {
+        (FaceArg::Ernic, Some(socket)) => {
+            vfio_user::run(&args.vfio, socket, setup, options, &signals)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        (FaceArg::Ernic, None) => bail!(
+            "--face ernic: nobody can reach the registers of an ERNIC that is served alone; add --vfio-user SOCKET"
+        ),
+        (FaceArg::Native, Some(_)) => {
+            bail!("--vfio-user shows registers, which the native face has not; add --face ernic")
+        }
+        (FaceArg::Native, None) => {}
     }
     let Some(Plugged { setup, link }) = first_link(setup, &signals)? else {
         return Ok(ExitCode::SUCCESS);

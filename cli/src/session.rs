@@ -34,7 +34,7 @@ pub(crate) struct SessionArgs {
     /// How long to wait for a connection, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     connect_timeout: u64,
-    /// Local ACK timeout of both queue pairs: 4.096 us x 2^CODE
+    /// Local ACK timeout: 4.096 us x 2^CODE. A client's is its server's, too; a server takes at most this
     #[arg(long, value_name = "CODE", default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=31))]
     ack_timeout: u8,
     /// Retries of both queue pairs, before a silent peer counts as gone
@@ -197,7 +197,9 @@ impl Session {
     /// Accepts a peer's request.
     pub(crate) fn accept(&mut self, id: CommId, args: &SessionArgs) -> anyhow::Result<()> {
         self.id = Some(id);
-        self.port.connections.accept(id, &Endpoint::new(self.qp.qpn()), &[])?;
+        let ack_timeout_max = args.ack_timeout;
+        let endpoint = Endpoint { ack_timeout_max, ..Endpoint::new(self.qp.qpn()) };
+        self.port.connections.accept(id, &endpoint, &[])?;
         self.established("its request", args)
     }
 

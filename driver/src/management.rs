@@ -77,7 +77,7 @@ pub struct CmRequest {
     pub ca_guid: u64,
     /// The active side's queue pair.
     pub qpn: u32,
-    /// PSN of the active side's first packet.
+    /// PSN that the passive side begins to transmit with.
     pub psn: u32,
     /// READs that may be outstanding from and to the active side.
     pub reads: u8,
@@ -104,7 +104,7 @@ pub struct CmReply {
     pub ca_guid: u64,
     /// The passive side's queue pair.
     pub qpn: u32,
-    /// PSN of the passive side's first packet.
+    /// PSN that the active side begins to transmit with.
     pub psn: u32,
     /// READs that may be outstanding from and to the passive side.
     pub reads: u8,

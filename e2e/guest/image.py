@@ -151,8 +151,8 @@ def copy_python(tree, root):
         raise packages.PackageError(f"Python cannot be compiled: {done.stdout.decode()[-300:]}{done.stderr.decode()[-300:]}")
 
 
-def copy_modules(tree, root, release):
-    """Copies what MODULES need and writes the order to load them in."""
+def copy_modules(tree, root, release, modules=None):
+    """Copies `modules`, by default MODULES, and what they need, and writes the order to load them in."""
     found = {}
     for path in glob.glob(f"{tree}/usr/lib/modules/{release}/kernel/**/*.ko", recursive=True):
         found[os.path.basename(path).removesuffix(".ko").replace("-", "_")] = path
@@ -174,7 +174,7 @@ def copy_modules(tree, root, release):
         with open(f"{root}/modules/{name}.ko", "wb") as file:
             file.write(data)
 
-    for name in MODULES:
+    for name in modules or MODULES:
         need(name)
     with open(f"{root}/modules/order", "w", encoding="utf-8") as file:
         file.writelines(f"{name}.ko\n" for name in order)

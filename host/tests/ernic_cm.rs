@@ -135,10 +135,11 @@ fn the_golden_capture_is_what_two_devices_exchange() {
         reads: 16,
         rnr_retry_count: 7,
     };
-    world.ends[1].connect(asked.qpn, reply.psn, asked.psn);
+    // Each side begins with the PSN that the other names.
+    world.ends[1].connect(asked.qpn, asked.psn, reply.psn);
     send_message(&mut world, 1, CmMessage::Reply(reply), 0);
     let CmMessage::Reply(answered) = take_message(&mut world, 0) else { panic!("no REP") };
-    world.ends[0].connect(answered.qpn, request.psn, answered.psn);
+    world.ends[0].connect(answered.qpn, answered.psn, request.psn);
     let ready = CmReadyToUse {
         transaction: request.transaction,
         local_comm_id: request.local_comm_id,

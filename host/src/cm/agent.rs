@@ -62,6 +62,9 @@ pub struct Endpoint {
     pub min_rnr_timer: u8,
     /// It receives from a shared queue.
     pub srq: bool,
+    /// Local ACK timeout at most: 4.096 us x 2^value. Linux' active side asks for 2.1 s, which is long where
+    /// packets are lost.
+    pub ack_timeout_max: u8,
 }
 
 impl Endpoint {
@@ -76,6 +79,7 @@ impl Endpoint {
             rnr_retry_count: 7,
             min_rnr_timer: 12,
             srq: false,
+            ack_timeout_max: 31,
         }
     }
 
@@ -708,7 +712,11 @@ impl Agent {
             expected_psn: parameters.expected_psn,
             pkey: parameters.pkey,
             remote_access: endpoint.remote_access,
-            ack_timeout: parameters.ack_timeout,
+            // 0 is for ever.
+            ack_timeout: match parameters.ack_timeout {
+                0 => endpoint.ack_timeout_max,
+                asked => asked.min(endpoint.ack_timeout_max),
+            },
             retry_count: parameters.retry_count,
             rnr_retry: parameters.rnr_retry,
             min_rnr_timer: endpoint.min_rnr_timer,

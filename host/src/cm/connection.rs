@@ -72,7 +72,7 @@ pub struct Peer {
 pub struct LocalQp {
     /// Queue pair.
     pub qpn: Qpn,
-    /// PSN of its first packet.
+    /// PSN of the first packet that it expects: the peer begins with it.
     pub psn: Psn,
     /// READs and atomics that it serves at a time.
     pub responder_resources: u8,
@@ -387,7 +387,7 @@ impl Connection {
             remote: message::address(gids.1),
             qpn: Qpn::new(req.local_qpn),
             dest_qpn: Qpn::new(rep.local_qpn),
-            // A message says where its receiver begins: Linux' REQ carries what Linux expects (12.6.5, 12.7.31).
+            // Each side names the PSN that the other begins with.
             send_psn: Psn::new(rep.starting_psn),
             expected_psn: Psn::new(req.starting_psn),
             path_mtu,

@@ -74,7 +74,7 @@ table! {
         transport: u8 = "Transport Service Type", 43, 5, 2, Decimal, transport_name;
         /// The sender counts receives (AETH credits).
         flow_control: bool = "End-to-End Flow Control", 43, 7, 1, Decimal;
-        /// PSN of the receiver's first packet: the one that the sender expects first.
+        /// PSN that the receiver begins to transmit with.
         starting_psn: u32 = "Starting PSN", 44, 0, 24, Hex;
         /// How long the sender takes to answer: 4.096 us x 2^value.
         local_response_timeout: u8 = "Local CM Response Timeout", 47, 0, 5, Decimal, timeout;
@@ -192,7 +192,7 @@ table! {
         local_qpn: u32 = "Local QPN", 12, 0, 24, Hex;
         /// End-to-end context, of reliable datagrams.
         local_eecn: u32 = "Local EE Context Number", 16, 0, 24, Hex;
-        /// PSN of the receiver's first packet: the one that the sender expects first.
+        /// PSN that the receiver begins to transmit with.
         starting_psn: u32 = "Starting PSN", 20, 0, 24, Hex;
         /// READs and atomics that the sender serves at a time.
         responder_resources: u8 = "Responder Resources", 24, 0, 8, Decimal;

@@ -10,11 +10,13 @@
 //! | `interrupts` | MSI-X and INTx by eventfd |
 //! | `trace` | register accesses, written down for people |
 //! | `card` | a NIC with 32-bit registers behind that trait |
+//! | `attached` | ERNIC and RecoNIC's card, served between the turns of a station |
 //!
 //! The server is ours, not the `vfio_user` crate's: that one allocates what a client asks for, loses its
 //! place in the stream when it refuses a message, waits for ever for the rest of a message, and answers
 //! errors with error number 0. Here a client is as little trusted as a frame.
 
+mod attached;
 mod card;
 mod function;
 mod interrupts;
@@ -25,6 +27,7 @@ mod socket;
 mod trace;
 pub mod wire;
 
+pub use attached::{Attached, Bare, Board, ReconicBoard, ReconicMemory};
 pub use card::{CardFunction, Ernic, PciState, Registers};
 pub use function::Function;
 pub use interrupts::InterruptCounters;

@@ -32,8 +32,8 @@ fn req_rep_rtu_connect_and_both_ends_know_the_other() {
         assert_eq!((b.local, b.remote), (wire.ips[1], wire.ips[0]));
         assert_eq!((a.qpn, a.dest_qpn), (Qpn::new(5), Qpn::new(9)));
         assert_eq!((b.qpn, b.dest_qpn), (Qpn::new(9), Qpn::new(5)));
-        // Each begins where the other one said, as Linux does.
         assert_eq!((a.send_psn, a.expected_psn), (Psn::new(0x20_0009), Psn::new(0x10_0005)));
+        // Linux' peers begin with the PSN that the other end has named (12.7.17), and expect their own.
         assert_eq!((b.send_psn, b.expected_psn), (a.expected_psn, a.send_psn));
         assert_eq!((a.path_mtu, b.path_mtu), (PathMtu::M1024, PathMtu::M1024));
         assert_eq!((a.ack_timeout, a.retry_count), (17, 7));

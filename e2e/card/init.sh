@@ -1,0 +1,26 @@
+#!/bin/busybox sh
+# The guest's first program: mounts, modules, huge pages; then a shell that reads its lines from the second serial port.
+export PATH=/bin
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+while read -r module; do
+    insmod "/modules/$module" || echo "init: $module cannot be loaded"
+done </modules/order
+echo 16 >/proc/sys/vm/nr_hugepages
+mount -t hugetlbfs none /huge
+stty -F /dev/ttyS1 raw -echo
+# Our NICs, in the order of the bus.
+number=0
+for device in /sys/bus/pci/devices/*; do
+    if [ "$(cat "$device/vendor") $(cat "$device/device")" = "0x10ee 0x903f" ]; then
+        number=$((number + 1))
+        ln -s "$device" "/tmp/nic$number"
+    fi
+done
+exec </dev/ttyS1 >/dev/ttyS1
+echo "@ready $number"
+while read -r line; do
+    eval "$line"
+done
