@@ -288,10 +288,7 @@ fn what_cannot_start_says_why() {
         (&["serve", "--config", "rnic.toml", "--seed", "2"], "cannot be used with"),
         (&["serve", "--link", "qemu-stream:none"], "start QEMU"),
         (&["serve", "--link", "qemu-stream:wire.sock", "--capture", "no/x"], "capture no/x"),
-        (
-            &["serve", "--link", "qemu-stream:none", "--face", "ernic"],
-            "--face ernic: nothing can reach",
-        ),
+        (&["serve", "--link", "qemu-stream:none", "--face", "ernic"], "add --vfio-user SOCKET"),
         (&["show", "--socket", "none"], "is `rnic serve --control` running there?"),
     ] {
         let output = served.rnic(args);
