@@ -1,14 +1,18 @@
 //! Performance tests between two ends of ours: every test, every service, patterns compared.
 #![allow(clippy::unwrap_used, reason = "a test's own functions may panic")]
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
 use softrnic_engine::{PathMtu, Service};
+use softrnic_host::endpoint::Remote;
 use softrnic_host::link::QemuStream;
-use softrnic_host::perf::{self, Kind, Limits, Line, NativeRig, PerfError, Plan, Verb};
+use softrnic_host::perf::{
+    self, Ended, Kind, Limits, Line, NativeRig, PerfError, Plan, Request, Rig, Verb,
+};
 use softrnic_host::port::PortConfig;
 use softrnic_host::verbs::{Context, Options};
 
@@ -168,4 +172,91 @@ fn what_cannot_be_measured_is_refused_before_anything_happens() {
     let too_large = Plan { sizes: vec![2000], ..plan(Verb::Send, Kind::Bandwidth) };
     assert!(refused(Service::Ud, &too_large).contains("at most the path MTU of 1024 bytes"));
     assert_eq!(refused(Service::Uc, &plan(Verb::Read, Kind::Latency)), "Uc has no Read");
+}
+
+/// Notes whether the memory was written before its key was asked for.
+struct Watched {
+    rig: NativeRig,
+    written: bool,
+    told_empty: Cell<bool>,
+}
+
+impl Rig for Watched {
+    fn limits(&self) -> Limits {
+        self.rig.limits()
+    }
+
+    fn address(&self, ipv6: bool) -> Result<IpAddr, PerfError> {
+        self.rig.address(ipv6)
+    }
+
+    fn qpn(&self, qp: usize) -> u32 {
+        self.rig.qpn(qp)
+    }
+
+    fn region(&self) -> (u64, u32) {
+        self.told_empty.set(self.told_empty.get() || !self.written);
+        self.rig.region()
+    }
+
+    fn connect(&mut self, qp: usize, remote: &Remote) -> Result<(), PerfError> {
+        self.rig.connect(qp, remote)
+    }
+
+    fn post_receive(&mut self, qp: usize, offset: u64, len: u32) -> Result<(), PerfError> {
+        self.rig.post_receive(qp, offset, len)
+    }
+
+    fn post(&mut self, qp: usize, request: &Request, signals: &[u32]) -> Result<(), PerfError> {
+        self.rig.post(qp, request, signals)
+    }
+
+    fn wait(&mut self, ended: &mut Vec<Ended>, timeout: Duration) -> Result<(), PerfError> {
+        self.rig.wait(ended, timeout)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), PerfError> {
+        self.written = true;
+        self.rig.write(offset, bytes)
+    }
+
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<(), PerfError> {
+        self.rig.read(offset, out)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.rig.trouble()
+    }
+}
+
+/// A client that was quick read zeros, and its first WRITEs were wiped out.
+#[test]
+fn a_servers_memory_is_ready_before_the_client_has_its_key() {
+    for kind in [Kind::Bandwidth, Kind::Latency] {
+        let plan = plan(Verb::Read, kind);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let [client, server] = contexts().map(|context| {
+            let limits = Limits {
+                send_depth: plan.depth,
+                recv_depth: plan.receive_depth,
+                rd_atomic: 4,
+                granularity: 1,
+                service: Service::Rc,
+            };
+            NativeRig::new(context, plan.qps, plan.region_len(), limits).unwrap()
+        });
+        thread::scope(|scope| {
+            let plan = &plan;
+            let server = scope.spawn(move || {
+                let mut rig = Watched { rig: server, written: false, told_empty: Cell::new(false) };
+                let stream = listener.accept().unwrap().0;
+                perf::run(&mut rig, stream, false, plan, &mut |_, _, _| {}).unwrap();
+                rig.told_empty.get()
+            });
+            let (mut client, stream) = (client, TcpStream::connect(address).unwrap());
+            perf::run(&mut client, stream, true, plan, &mut |_, _, _| {}).unwrap();
+            assert!(!server.join().unwrap(), "{kind:?}");
+        });
+    }
 }

@@ -41,7 +41,6 @@ impl Run<'_> {
         let plan = self.plan;
         let sizes = &plan.sizes;
         if !self.is_client() {
-            self.prepare(self.plan.largest())?;
             self.synchronize()?;
             let measured = self.wire.report(&super::Measured::default())?;
             let size = u32::try_from(measured.size).unwrap_or(u32::MAX);

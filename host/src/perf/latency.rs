@@ -87,7 +87,6 @@ impl Run<'_> {
         let verb = self.plan.verb;
         let answered = matches!(verb, Verb::Read | Verb::Atomic);
         if answered && !self.is_client() {
-            self.prepare(self.plan.largest())?;
             self.wire.close(self.own[0])?;
             return Ok(lines);
         }

@@ -272,6 +272,10 @@ pub fn run<'a>(
             "a datagram has at most the path MTU of {mtu} bytes, not {size}"
         )));
     }
+    if !client {
+        // Before the client has the keys: it reads and writes as soon as it does.
+        prepare(rig, plan, plan.largest())?;
+    }
     let (own, peers) = connect(rig, &mut wire, plan, mtu)?;
     let told = Instant::now();
     let run = Run { rig, wire, plan, own, peers, ended: Vec::new(), progress, told, compared: 0 };
@@ -372,6 +376,28 @@ fn connect(
     Ok((own, peers))
 }
 
+/// Where a message of a plan arrives.
+fn arrives_at(limits: Limits, plan: &Plan, qp: usize) -> u64 {
+    plan.target(qp) + if limits.service == Service::Ud { 64 } else { 0 }
+}
+
+/// Puts the pattern where it is sent or read from, and zeros where it will arrive.
+fn prepare(rig: &mut dyn Rig, plan: &Plan, size: u32) -> Result<(), PerfError> {
+    if !plan.verify {
+        return Ok(());
+    }
+    let pattern = crate::verify::pattern(plan.seed, size as usize);
+    let zeros = vec![0; size as usize];
+    let read = plan.verb == Verb::Read;
+    for qp in 0..plan.qps {
+        let (source, target) = (plan.source(qp), arrives_at(rig.limits(), plan, qp));
+        let (full, empty) = if read { (target, source) } else { (source, target) };
+        rig.write(full, &pattern)?;
+        rig.write(empty, &zeros)?;
+    }
+    Ok(())
+}
+
 impl Run<'_> {
     fn is_client(&self) -> bool {
         self.wire.is_client()
@@ -428,30 +454,8 @@ impl Run<'_> {
         (self.plan.target(qp) + u64::from(64 - grh) % 64, size + grh)
     }
 
-    /// Where a message of this plan arrives.
-    fn arrives_at(&self, qp: usize) -> u64 {
-        let ud = self.rig.limits().service == Service::Ud;
-        self.plan.target(qp) + if ud { 64 } else { 0 }
-    }
-
-    fn pattern(&self, size: u32) -> Vec<u8> {
-        crate::verify::pattern(self.plan.seed, size as usize)
-    }
-
-    /// Puts the pattern where it is sent or read from, and zeros where it will arrive.
     fn prepare(&mut self, size: u32) -> Result<(), PerfError> {
-        if !self.plan.verify {
-            return Ok(());
-        }
-        let (pattern, zeros) = (self.pattern(size), vec![0; size as usize]);
-        let read = self.plan.verb == Verb::Read;
-        for qp in 0..self.plan.qps {
-            let (source, target) = (self.plan.source(qp), self.arrives_at(qp));
-            let (full, empty) = if read { (target, source) } else { (source, target) };
-            self.rig.write(full, &pattern)?;
-            self.rig.write(empty, &zeros)?;
-        }
-        Ok(())
+        prepare(self.rig, self.plan, size)
     }
 
     /// Compares what has arrived.
@@ -460,11 +464,12 @@ impl Run<'_> {
             return Ok(());
         }
         let read = self.plan.verb == Verb::Read;
-        let at = if read { self.plan.source(qp) } else { self.arrives_at(qp) };
+        let at =
+            if read { self.plan.source(qp) } else { arrives_at(self.rig.limits(), self.plan, qp) };
         let mut bytes = vec![0; size as usize];
         self.rig.read(at, &mut bytes)?;
         self.compared += u64::from(size);
-        let pattern = self.pattern(size);
+        let pattern = crate::verify::pattern(self.plan.seed, size as usize);
         match bytes.iter().zip(&pattern).position(|(got, wanted)| got != wanted) {
             None => Ok(()),
             Some(at) => Err(PerfError::WrongByte {
