@@ -436,10 +436,10 @@ impl<M: Memory> Nic<Verbs, M> {
         self.set_state_through(&mut (), qpn, state)
     }
 
-    /// [`Nic::set_state`], with something between engine and face.
+    /// `Nic::set_state`, with something between engine and face.
     ///
     /// # Errors
-    /// As [`Nic::set_state`].
+    /// As `Nic::set_state`.
     pub fn set_state_through(
         &mut self,
         between: &mut impl Between,
