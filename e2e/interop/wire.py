@@ -19,7 +19,11 @@ PACKET_BLOCK = 6
 LITTLE_ENDIAN = b"\x4d\x3c\x2b\x1a"
 # The fields that a router may change count as ones (IBTA annex A17.3.3).
 FRONT = b"\xff" * 8
-DISSECT = ["-n", "-d", f"udp.port=={ROCE_PORT},infiniband", "--disable-heuristic", "rpcrdma_infiniband"]
+# perftest's payloads are random, and tshark guesses what they might be: two bytes that are an EtherType become a packet of that
+# kind, and a malformed one. Nobody shall guess.
+GUESSES = ["eth_over_ib", "fc_infiniband", "iser_infiniband", "lnet_ib", "mellanox_eoib", "nvme_rdma", "rpcrdma_infiniband"]
+GUESSES += ["sdp_infiniband", "smb_direct_infiniband", "smcr_infiniband"]
+DISSECT = ["-n", "-d", f"udp.port=={ROCE_PORT},infiniband", *[word for guess in GUESSES for word in ("--disable-heuristic", guess)]]
 SHOWN_MAX = 5
 SELF_TEST_FRAMES = 200
 ACKNOWLEDGE = 0x11
