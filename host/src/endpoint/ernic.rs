@@ -17,7 +17,7 @@ use softrnic_driver::{
 };
 use softrnic_engine::{Nanos, PathMtu, Qpn};
 
-use super::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer};
+use super::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer, connection};
 use crate::clock::Clock;
 use crate::link::Link;
 use crate::owner::{Owned, Stopped};
@@ -388,10 +388,9 @@ impl<P: Platform> ErnicEndpoint<P> {
     /// In words, from the queue pair's status registers.
     fn failed(&mut self, qp: QpNumber) -> Result<Done, EndpointError> {
         let status = self.driver.status(qp).map_err(EndpointError::new)?;
-        let peer = self.peer.map(|peer| format!(" to {} queue pair {}", peer.ip, peer.qpn));
         let what = format!(
-            "queue pair {qp}{}: STATQP is {:#010x} (`rnic explain STATQP={:#x}` says what that means)",
-            peer.unwrap_or_default(),
+            "{}: STATQP is {:#010x} (`rnic explain STATQP={:#x}` says what that means)",
+            connection(qp, self.peer.as_ref()),
             status.statqp,
             status.statqp
         );
@@ -528,10 +527,9 @@ impl<P: Platform + Resolve> Endpoint for ErnicEndpoint<P> {
                 return Ok(Some(done));
             }
             if Instant::now() >= until {
-                return match self.driver.platform_mut().trouble() {
-                    Some(why) => Err(EndpointError::new(why)),
-                    None => Ok(None),
-                };
+                let Some(why) = self.driver.platform_mut().trouble() else { return Ok(None) };
+                let connection = connection(self.qp()?, self.peer.as_ref());
+                return Err(EndpointError::new(format!("{connection}: {why}")));
             }
             self.driver.platform_mut().pause();
         }

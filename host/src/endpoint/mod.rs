@@ -4,6 +4,7 @@
 mod ernic;
 mod native;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -133,6 +134,14 @@ pub struct EndpointError {
 impl EndpointError {
     pub(crate) fn new(what: impl ToString) -> Self {
         Self { what: what.to_string() }
+    }
+}
+
+/// A connection's two ends, for errors.
+fn connection(qp: impl fmt::Display, peer: Option<&Remote>) -> String {
+    match peer {
+        Some(peer) => format!("queue pair {qp} to {} queue pair {}", peer.ip, peer.qpn),
+        None => format!("queue pair {qp}"),
     }
 }
 
