@@ -36,8 +36,9 @@ const PD: u32 = 1;
 const DEPTH: u16 = 16;
 /// How long neighbours may take to answer.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// READ requests that the device has outstanding (PG332: one message at a time is retried).
-const RD_ATOMIC: u8 = 1;
+/// READ requests that the device may have outstanding, and that it serves: a build parameter of ERNIC, 16 as seen. A peer
+/// that is told less keeps less, and has nothing to answer from when more of them are asked for again.
+const RD_ATOMIC: u8 = 16;
 /// READ and WRITE addresses and lengths (PG332, "Unsupported Features"), rule D-30.
 const GRANULARITY: u32 = 64;
 
