@@ -72,12 +72,13 @@ mod qp;
 mod rings;
 
 pub use buffer::{Buffer, SharedMemory};
-pub use connections::{Connections, Wanted};
+pub use connections::Connections;
 pub use context::{Context, Counters, Event, Options};
 pub use cq::{CompletionChannel, Cq};
 pub use domain::{Ah, Mr, Pd};
 pub use error::{BadRequest, Error};
 pub use qp::{Qp, QpInit, Srq};
+pub use crate::cm::Wanted;
 pub use softrnic_device::verbs::{
     AccessFlags, AsyncEvent, Connection, Error as Refusal, LKey, MULTICAST_QPN, Payload,
     RecvRequest, SendOp, SendRequest, Sge, UdAddress, WcOpcode, WorkCompletion,
