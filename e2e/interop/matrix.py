@@ -46,8 +46,7 @@ class Operation:
 
 
 OPERATIONS = {
-    # `rnic rping` stands on verbs; the ERNIC face connects by `rnic verify`'s and perftest's TCP exchange.
-    "rping": Operation("rping", sizes=(100,), faces=("native",), with_loss=True),
+    "rping": Operation("rping", sizes=(100,), with_loss=True),
     "verify": Operation("verify", sizes=(0,), mtus=MTUS, with_loss=True),
     "send_bw": Operation("perf", "ib_send_bw", "send-bw", mtus=MTUS, with_loss=True),
     "write_bw": Operation("perf", "ib_write_bw", "write-bw", mtus=MTUS, with_loss=True),
