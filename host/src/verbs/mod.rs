@@ -71,6 +71,7 @@ mod nic;
 mod qp;
 mod rings;
 
+pub use crate::cm::Wanted;
 pub use buffer::{Buffer, SharedMemory};
 pub use connections::Connections;
 pub use context::{Context, Counters, Event, Options};
@@ -78,7 +79,6 @@ pub use cq::{CompletionChannel, Cq};
 pub use domain::{Ah, Mr, Pd};
 pub use error::{BadRequest, Error};
 pub use qp::{Qp, QpInit, Srq};
-pub use crate::cm::Wanted;
 pub use softrnic_device::verbs::{
     AccessFlags, AsyncEvent, Connection, Error as Refusal, LKey, MULTICAST_QPN, Payload,
     RecvRequest, SendOp, SendRequest, Sge, UdAddress, WcOpcode, WorkCompletion,

@@ -10,9 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-use softrnic_device::verbs::{
-    AsyncEvent, Cq as CqHandle, RecvRequest, Sge, Verbs, WorkCompletion,
-};
+use softrnic_device::verbs::{AsyncEvent, Cq as CqHandle, RecvRequest, Sge, Verbs, WorkCompletion};
 use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Qpn, Status};
 
