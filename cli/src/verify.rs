@@ -11,7 +11,7 @@ use softrnic_device::ernic::Profile;
 use softrnic_driver::Map;
 use softrnic_engine::PathMtu;
 use softrnic_host::endpoint::{Card, Endpoint, ErnicEndpoint, NativeEndpoint};
-use softrnic_host::pci::{BusAddresses, CardFiles, PciCard};
+use softrnic_host::pci::{self, BusAddresses, CardFiles, PciCard};
 use softrnic_host::verbs;
 use softrnic_host::verify::{self, GUARD, Operation, Plan, Script, Summary};
 
@@ -145,6 +145,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .as_ref()
         .map_or_else(|| largest.next_multiple_of(8) as usize + 2 * GUARD, Script::region_len);
     if let Some(files) = args.card.files() {
+        // A plain file has no folder of a device around it.
+        let device = files.resource.parent().filter(|folder| folder.join("enable").exists());
+        if let Some(device) = device {
+            pci::enable(device)?;
+        }
         let card = Card::new(PciCard::open(&files)?, setup.port.neighbours.clone());
         let port = setup.port.clone();
         let mut endpoint = ErnicEndpoint::over(card, Map::V4_0, port, region, largest)?;

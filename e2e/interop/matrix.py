@@ -47,8 +47,7 @@ class Operation:
 
 
 OPERATIONS = {
-    # `rnic rping` stands on verbs; the ERNIC face connects by `rnic verify`'s and perftest's TCP exchange.
-    "rping": Operation("rping", sizes=(100,), faces=("native",), with_loss=True),
+    "rping": Operation("rping", sizes=(100,), with_loss=True),
     "verify": Operation("verify", sizes=(0,), mtus=MTUS, with_loss=True),
     "script": Operation("script", sizes=(0,), mtus=(256, 1024, 4096), with_loss=True),
     "send_bw": Operation("perf", "ib_send_bw", "send-bw", mtus=MTUS, with_loss=True),
@@ -159,6 +158,7 @@ NOT_SMOKE = {(name, "ernic") for name in ("send_lat", "write_lat", "read_lat")}
 NOT_SMOKE |= {(name, "ernic") for name in OPERATIONS if name.startswith("break_")}
 ONE_CLIENT = {("uc_send_bw", "native"): "linux", ("uc_write_bw", "native"): "rnic"}
 ONE_CLIENT |= {("script", "native"): "linux", ("script", "ernic"): "rnic"}
+ONE_CLIENT |= {("read_lat", "native"): "linux", ("atomic_lat", "native"): "rnic"}
 
 
 def smoke():

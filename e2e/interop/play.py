@@ -127,9 +127,16 @@ class Player:
         """A guest that is ready for runs. Where there is one already, it stays."""
         if self.guest:
             return
+        self.start()
+        self.finish_boot()
+
+    def start(self):
+        """A guest that boots; its end of the wire is there soon."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket)
         self.guest = machine.Guest(self.folder, "guest", self.socket, forwarded=(PERFTEST_PORT, VERIFY_PORT))
+
+    def finish_boot(self):
         self.guest.wait_until_booted()
         self.kernel = self.guest.kernel
         self.guest.shell(SETUP)
@@ -336,14 +343,24 @@ class Player:
     def await_linux(self, run, process):
         """The server on Linux hears."""
         if run.about.kind == "rping":
-            look = "rdma resource show cm_id | grep -q LISTEN"
+            self.await_look(process, "rdma resource show cm_id | grep -q LISTEN")
         else:
+<<<<<<< HEAD
             verifies = run.about.kind in ("verify", "script") or run.operation == "break_ours"
             look = heard_on(VERIFY_PORT if verifies else PERFTEST_PORT)
         self.await_true(look, process)
 
     def await_true(self, look, process):
         """A shell command in the guest succeeds, before the process ends."""
+=======
+            self.await_port(process, VERIFY_PORT if run.about.kind == "verify" or run.operation == "break_ours" else PERFTEST_PORT)
+
+    def await_port(self, process, port):
+        """A server on Linux listens on a TCP port."""
+        self.await_look(process, f"cat /proc/net/tcp /proc/net/tcp6 | grep -qi ':{port:04x} [0-9a-f]*:0000 0a'")
+
+    def await_look(self, process, look):
+>>>>>>> main
         deadline = time.monotonic() + LISTEN_TIMEOUT_S
         while self.guest.run("sh", "-c", look, check=False)["status"] != 0:
             if not self.guest.alive(process):

@@ -15,7 +15,7 @@ use softrnic_host::port::PortConfig;
 use softrnic_host::setup::Setup;
 use softrnic_host::verbs::{Context, Options};
 use softrnic_host::verify::{
-    GUARD, Operation, Plan, Played, Results, Script, Summary, VerifyError, ask, serve,
+    Operation, Plan, Played, Results, Script, Summary, VerifyError, ask, serve,
 };
 use softrnic_sim::fault::{Injector, Rules};
 
