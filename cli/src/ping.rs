@@ -13,8 +13,9 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use softrnic_host::cm::CommId;
-use softrnic_host::cm::message::{IpCm, Req};
+use softrnic_host::cm::message::Req;
 use softrnic_host::endpoint::{Op as Verb, Transfer};
+use softrnic_host::serve::echo::{MESSAGE_MAX, OTHERS_MESSAGE_MAX, hello, message_len};
 
 use crate::session::{Ended, Finished, Port, Session, SessionArgs};
 use crate::station_args::StationArgs;
@@ -23,12 +24,6 @@ use crate::station_args::StationArgs;
 const DEPTH: u64 = 15;
 /// Messages begin at multiples of this in a region.
 const ALIGNMENT: u64 = 64;
-/// Longest message.
-const SIZE_MAX: u32 = 1 << 20;
-/// Longest message of clients that do not say how long theirs are.
-const OTHERS_SIZE: u32 = 4096;
-/// What a client says in its request: who it is, and how long its messages are.
-const MAGIC: &[u8; 8] = b"rnicping";
 /// Shorter intervals show as one line of progress, not as a line for each round trip.
 const LINES_FROM: Duration = Duration::from_millis(100);
 /// Longest round trip that is told from longer ones, in ns.
@@ -67,7 +62,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
     /// Bytes of a SEND
-    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(SIZE_MAX)))]
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_MAX)))]
     size: u32,
     /// Print the result as JSON
     #[arg(long)]
@@ -137,10 +132,8 @@ fn ping(port: &Port, host: IpAddr, args: &Args) -> anyhow::Result<ExitCode> {
     // What is sent, and what comes back.
     let back = u64::from(args.size).next_multiple_of(ALIGNMENT);
     let mut session = Session::new(port, host, back as usize + len, args.size)?;
-    let mut hello = MAGIC.to_vec();
-    hello.extend(args.size.to_be_bytes());
     session.post_receive(back, args.size)?;
-    session.connect(args.port, &args.session, hello)?;
+    session.connect(args.port, &args.session, hello(args.size))?;
     let lines = !args.json && args.interval >= LINES_FROM;
     if !args.json {
         let what = if args.op == Op::Read { "READs of no bytes" } else { "SENDs" };
@@ -321,18 +314,11 @@ fn serve(port: &Port, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a client's messages are, where it is one of ours.
-fn message_len(req: &Req) -> Option<u32> {
-    let (_, program) = IpCm::split(&req.private_data).ok()?;
-    let (len, _) = program.strip_prefix(MAGIC)?.split_first_chunk()?;
-    Some(u32::from_be_bytes(*len).clamp(1, SIZE_MAX))
-}
-
 /// Sends every message back.
 fn serve_one(port: &Port, id: CommId, peer: IpAddr, req: &Req, args: &Args) -> anyhow::Result<()> {
     let size = match message_len(req) {
         Some(size) => size,
-        None if port.connector.ability().lengths => OTHERS_SIZE,
+        None if port.connector.ability().lengths => OTHERS_MESSAGE_MAX,
         None => {
             let face = port.connector.ability().face;
             port.connector.reject(id)?;
@@ -380,22 +366,6 @@ fn serve_one(port: &Port, id: CommId, peer: IpAddr, req: &Req, args: &Args) -> a
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_request_says_how_long_messages_are() {
-        let ip: IpAddr = [192, 0, 2, 1].into();
-        let mut hello = MAGIC.to_vec();
-        hello.extend(1000u32.to_be_bytes());
-        let req = |program: &[u8]| Req {
-            private_data: IpCm::new(ip, 1, ip).with(program).unwrap(),
-            ..Req::default()
-        };
-        assert_eq!(message_len(&req(&hello)), Some(1000));
-        assert_eq!(message_len(&req(b"somebody else")), None);
-        assert_eq!(message_len(&Req::default()), None);
-        hello[8..].copy_from_slice(&u32::MAX.to_be_bytes());
-        assert_eq!(message_len(&req(&hello)), Some(SIZE_MAX));
-    }
 
     #[test]
     fn intervals_are_seconds() {

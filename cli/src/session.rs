@@ -43,6 +43,12 @@ pub(crate) struct SessionArgs {
     retries: u8,
 }
 
+/// Where numbers and PSNs begin: a start of its own, so that a peer does not take it for an older one.
+pub(crate) fn start_seed() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_1970.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+}
+
 /// A NIC with connection management, and the wish to stop.
 #[derive(Clone)]
 pub(crate) struct Port {
@@ -55,9 +61,7 @@ impl Port {
     /// Opens the link and starts the NIC.
     pub(crate) fn open(name: &str, args: &StationArgs) -> anyhow::Result<Self> {
         let mut setup = args.setup()?;
-        // A start of its own, so that the peer does not take it for an older one.
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seed = since_1970.as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+        let seed = start_seed();
         let connector: Arc<dyn Connector> = match args.face {
             FaceArg::Native => {
                 let context = verbs::Context::open(name, setup)?;

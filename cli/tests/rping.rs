@@ -59,8 +59,10 @@ impl Server {
         let mut child = piped.spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        errors.read_line(&mut line).unwrap();
-        assert!(line.starts_with("listening on 10.0.0.2"), "{line}");
+        while !line.starts_with("listening on 10.0.0.2") {
+            line.clear();
+            assert_ne!(errors.read_line(&mut line).unwrap(), 0, "it has ended");
+        }
         Self { child, errors }
     }
 
@@ -217,5 +219,40 @@ fn pings_come_back_and_their_times_are_told() {
         assert!(time("p50_ns") <= time("p99_ns") && time("p99_ns") <= time("max_ns"));
         server.signal(rustix::process::Signal::INT);
         assert_eq!(server.end().0, Some(0));
+    }
+}
+
+#[test]
+fn a_nic_that_is_served_sends_pings_back() {
+    let wire = Wire::new("serve-echo");
+    let server = Server::start(&wire, &["serve", "--echo-port", "7480"]);
+    let args = ["ping", "fd00::2", "-p", "7480", "-c", "50", "-i", "0", "-s", "3000", "--json"];
+    let said = good(&client(&wire, &args).output().unwrap());
+    let summary: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&summary["answered"], &summary["lost"]), (&50.into(), &0.into()));
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn a_peer_that_stands_still_is_found_out_on_either_face() {
+    for ours in ["native", "ernic"] {
+        let wire = Wire::new("rping-still");
+        let server = Server::start(&wire, &["rping", "-s", "-v"]);
+        let args = ["rping", "-c", "-a", "10.0.0.2", "--ack-timeout", "10", "--retries", "3"];
+        let mut command = client(&wire, &[&args[..], &["--face", ours]].concat());
+        let mut client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let Server { mut child, .. } = server;
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut String::new()).unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let mut said = String::new();
+        client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(client.wait().unwrap().code(), Some(1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(said.contains("10.0.0.2 (its QP 0x"), "{said}");
+        assert!(said.contains("does not answer, and all retries are used up"), "{said}");
     }
 }

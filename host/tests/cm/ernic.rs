@@ -28,7 +28,7 @@ use softrnic_host::station::Station;
 
 use crate::cable::{Cable, CableEnd, ip, port};
 
-const PORT: u16 = 7174;
+pub const PORT: u16 = 7174;
 const MEMORY: u64 = 0x10_0000;
 const MEMORY_LEN: usize = 4 << 20;
 
@@ -76,7 +76,7 @@ impl Resolve for Card {
 }
 
 /// What a story needs of an end.
-trait Side {
+pub trait Side {
     /// Moves frames and connections; whether there was something.
     fn turn(&mut self, now: Nanos, events: &mut Vec<AgentEvent>) -> bool;
     fn next_deadline(&mut self) -> Option<Nanos>;
@@ -104,7 +104,7 @@ fn agent_config(side: usize) -> AgentConfig {
     AgentConfig { cm: CmConfig::default(), seed: side as u64 }
 }
 
-struct ErnicSide {
+pub struct ErnicSide {
     driver: Driver<Card>,
     agent: Agent<ErnicGsi>,
     port: softrnic_host::port::PortConfig,
@@ -112,7 +112,7 @@ struct ErnicSide {
 }
 
 impl ErnicSide {
-    fn new(side: usize, cable: &Arc<Mutex<Cable>>, now: Nanos) -> Self {
+    pub fn new(side: usize, cable: &Arc<Mutex<Cable>>, now: Nanos) -> Self {
         let port = port(side as u8 + 1);
         let nic = Nic::ernic(ErnicConfig::default(), Ram::new(MEMORY, MEMORY_LEN));
         let link = Box::new(CableEnd::new(side, cable));

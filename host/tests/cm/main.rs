@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's own helpers may panic")]
 
 mod cable;
+mod echo;
 mod end;
 mod ernic;
 mod nic;
