@@ -208,7 +208,7 @@ class Player:
         """What two ends in the guest make of a script."""
         server = self.guest.start(*program, "-p", str(REFERENCE_PORT))
         try:
-            self.await_true(heard_on(REFERENCE_PORT), server)
+            self.await_port(server, REFERENCE_PORT)
             done = self.guest.run(*program, *flags, "-p", str(REFERENCE_PORT), "127.0.0.1")
             return json.loads(done["out"].splitlines()[-1])["script"]
         finally:
@@ -345,22 +345,14 @@ class Player:
         if run.about.kind == "rping":
             self.await_look(process, "rdma resource show cm_id | grep -q LISTEN")
         else:
-<<<<<<< HEAD
             verifies = run.about.kind in ("verify", "script") or run.operation == "break_ours"
-            look = heard_on(VERIFY_PORT if verifies else PERFTEST_PORT)
-        self.await_true(look, process)
-
-    def await_true(self, look, process):
-        """A shell command in the guest succeeds, before the process ends."""
-=======
-            self.await_port(process, VERIFY_PORT if run.about.kind == "verify" or run.operation == "break_ours" else PERFTEST_PORT)
+            self.await_port(process, VERIFY_PORT if verifies else PERFTEST_PORT)
 
     def await_port(self, process, port):
         """A server on Linux listens on a TCP port."""
         self.await_look(process, f"cat /proc/net/tcp /proc/net/tcp6 | grep -qi ':{port:04x} [0-9a-f]*:0000 0a'")
 
     def await_look(self, process, look):
->>>>>>> main
         deadline = time.monotonic() + LISTEN_TIMEOUT_S
         while self.guest.run("sh", "-c", look, check=False)["status"] != 0:
             if not self.guest.alive(process):
@@ -430,11 +422,6 @@ class Player:
             if time.monotonic() > deadline:
                 raise PlayError(f"no transfer has begun: {program.said()}")
             time.sleep(0.1)
-
-
-def heard_on(port):
-    """A shell command that succeeds where somebody listens on a TCP port."""
-    return f"cat /proc/net/tcp /proc/net/tcp6 | grep -qi ':{port:04x} [0-9a-f]*:0000 0a'"
 
 
 def listens(port):
