@@ -33,8 +33,9 @@ pub(super) const ABILITY: Ability = Ability {
     // READ and WRITE addresses and lengths (PG332, "Unsupported Features"), rule D-30.
     granularity: 64,
     message_max: 8 << 20,
-    // PG332: one message at a time is retried.
-    rd_atomic_max: 1,
+    // READs that it keeps outstanding, and that it serves: a build parameter, 16 as seen. A peer that is told less keeps
+    // less, and has nothing to answer from when more of them are asked for again.
+    rd_atomic_max: 16,
 };
 
 /// A queue pair of an ERNIC and its region.
@@ -189,10 +190,8 @@ impl<P: Platform + Resolve> Endpoint for ErnicEndpoint<P> {
                 return Ok(Some(done));
             }
             if Instant::now() >= until {
-                return match self.driver.platform_mut().trouble() {
-                    Some(why) => Err(EndpointError::new(why)),
-                    None => Ok(None),
-                };
+                let Some(why) = self.driver.platform_mut().trouble() else { return Ok(None) };
+                return Err(EndpointError::new(format!("{}: {why}", self.pair.name())));
             }
             self.driver.platform_mut().pause();
         }

@@ -27,8 +27,6 @@ use crate::setup::Setup;
 const MEMORY_LEN: usize = 512 << 20;
 /// Highest queue pair number.
 const QPS: u16 = 255;
-/// READs that a peer may have outstanding (PG332).
-const INCOMING_READS: u8 = 16;
 /// How often QP 1 is looked at: the model's interrupt line leads nowhere.
 const MANAGEMENT_PERIOD: Duration = Duration::from_millis(1);
 /// Who waits for work looks around for so long, and then sleeps between two looks: a look is two calls to the model's
@@ -148,7 +146,7 @@ impl Drop for ErnicConnector {
 
 fn endpoint_of(qpn: Qpn) -> agent::Endpoint {
     agent::Endpoint {
-        responder_resources: INCOMING_READS,
+        responder_resources: ABILITY.rd_atomic_max,
         initiator_depth: ABILITY.rd_atomic_max,
         ..agent::Endpoint::new(qpn)
     }
@@ -291,7 +289,7 @@ impl Endpoint for Connected {
             let waited = start.elapsed();
             if waited >= timeout {
                 return self.with(|pair, driver| match driver.platform().trouble() {
-                    Some(why) => Err(EndpointError::new(why)),
+                    Some(why) => Err(EndpointError::new(format!("{}: {why}", pair.name()))),
                     None => pair.fatal(driver),
                 });
             }

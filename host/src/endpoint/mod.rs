@@ -12,6 +12,7 @@ mod native;
 mod native_connector;
 mod pair;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -147,6 +148,14 @@ pub struct EndpointError {
 impl EndpointError {
     pub(crate) fn new(what: impl ToString) -> Self {
         Self { what: what.to_string() }
+    }
+}
+
+/// A connection's two ends, for errors.
+fn connection(qp: impl fmt::Display, peer: Option<(IpAddr, Qpn)>) -> String {
+    match peer {
+        Some((ip, peer)) => format!("queue pair {qp} to {ip} queue pair {peer}"),
+        None => format!("queue pair {qp}"),
     }
 }
 

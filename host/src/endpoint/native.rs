@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer};
+use super::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer, connection};
 use crate::verbs::{
     AccessFlags, Connection, Context, Cq, Event, Mr, Path, Payload, Pd, Qp, QpInit, RecvRequest,
     RemoteAccess, SendOp, SendRequest, Status, WcOpcode, WorkCompletion,
@@ -70,11 +70,9 @@ impl NativeEndpoint {
     fn done(&self, done: &WorkCompletion) -> Done {
         if done.status != Status::Success {
             let why = done.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let peer = self.peer.map(|peer| format!(" to {} queue pair {}", peer.ip, peer.qpn));
             let what = format!(
-                "queue pair {}{}: {:?}{why}; `rnic explain WC_STATUS={}` says what that means{}",
-                done.qpn,
-                peer.unwrap_or_default(),
+                "{}: {:?}{why}; `rnic explain WC_STATUS={}` says what that means{}",
+                connection(done.qpn, self.peer.map(|peer| (peer.ip, peer.qpn))),
                 done.status,
                 done.status as u8,
                 self.trouble.as_ref().map(|why| format!(". {why}")).unwrap_or_default()
@@ -215,7 +213,11 @@ impl Endpoint for NativeEndpoint {
             }
             if !ended {
                 return match &self.trouble {
-                    Some(why) => Err(EndpointError::new(why)),
+                    Some(why) => {
+                        let connection =
+                            connection(self.qp.qpn(), self.peer.map(|peer| (peer.ip, peer.qpn)));
+                        Err(EndpointError::new(format!("{connection}: {why}")))
+                    }
                     None => Ok(None),
                 };
             }

@@ -10,7 +10,7 @@ use softrnic_driver::{
 };
 use softrnic_engine::Qpn;
 
-use super::{Done, EndpointError, Op, Transfer};
+use super::{Done, EndpointError, Op, Transfer, connection};
 
 /// Protection domain of the region and the queue pair.
 const PD: u32 = 1;
@@ -117,6 +117,14 @@ impl Pair {
 
     fn qp(&self) -> Result<QpNumber, EndpointError> {
         self.qp.ok_or_else(|| EndpointError::new("the queue pair is not connected"))
+    }
+
+    /// Both ends, for people.
+    pub(super) fn name(&self) -> String {
+        match self.qp {
+            Some(qp) => connection(qp, self.peer),
+            None => "a queue pair that is not connected".to_owned(),
+        }
     }
 
     fn at(&self, offset: u64, len: u64) -> Result<u64, EndpointError> {
@@ -231,10 +239,9 @@ impl Pair {
     fn failed<P: Platform>(&self, driver: &mut Ernic<P>) -> Result<Done, EndpointError> {
         let qp = self.qp()?;
         let status = driver.status(qp).map_err(EndpointError::new)?;
-        let peer = self.peer.map(|(ip, qpn)| format!(" to {ip} queue pair {qpn}"));
         let what = format!(
-            "queue pair {qp}{}: STATQP is {:#010x} (`rnic explain STATQP={:#x}` says what that means)",
-            peer.unwrap_or_default(),
+            "{}: STATQP is {:#010x} (`rnic explain STATQP={:#x}` says what that means)",
+            self.name(),
             status.statqp,
             status.statqp
         );
