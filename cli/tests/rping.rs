@@ -256,3 +256,29 @@ fn a_peer_that_stands_still_is_found_out_on_either_face() {
         assert!(said.contains("does not answer, and all retries are used up"), "{said}");
     }
 }
+
+#[test]
+fn rounds_without_end_stop_when_told_to() {
+    for [ours, theirs] in [["native", "ernic"], ["ernic", "native"]] {
+        let wire = Wire::new("rping-stop");
+        let Server { mut child, .. } =
+            Server::start(&wire, &["rping", "-s", "-v", "--face", theirs]);
+        let mut command =
+            client(&wire, &["rping", "-c", "-a", "10.0.0.2", "--face", ours, "--json"]);
+        let client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        for _ in 0..10 {
+            out.read_line(&mut String::new()).unwrap();
+        }
+        let pid = rustix::process::Pid::from_child(&client);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let said = client.wait_with_output().unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&good(&said)).unwrap();
+        // It would play thousands while it waited for a pause.
+        let (rounds, seconds) = (&summary["rounds"], &summary["seconds"]);
+        assert!(rounds.as_u64().unwrap() >= 9 && seconds.as_f64().unwrap() < 5.0, "{summary}");
+        // The server prints what it has left to say, and ends with its client.
+        out.read_to_string(&mut String::new()).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}

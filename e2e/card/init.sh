@@ -25,5 +25,6 @@ done
 exec </dev/ttyS1 >/dev/ttyS1
 echo "@ready $number"
 while read -r line; do
-    eval "$line"
+    # In a shell of its own: half a line, from while the terminal was being set up, must not end this one.
+    sh -c "$line"
 done

@@ -10,9 +10,11 @@ use softrnic_host::uio::UioInterrupt;
 
 use crate::{END, Failure, Node, report, say};
 
-/// Every so many rounds have more than one message, so that completions and their interrupt cross.
-const BATCH_EVERY: u32 = 4;
-const BATCH: u32 = 16;
+/// In the stream: messages for each round, in flight, and to a doorbell. Completions come while others are taken.
+const STREAM: u32 = 8;
+const WINDOW: u32 = 32;
+const BATCH: u32 = 4;
+const MESSAGE: &[u8] = b"sixteen bytes ..";
 /// How long an interrupt may take. The other side may not be up yet.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,44 +44,59 @@ impl Line {
 }
 
 impl Node {
-    /// SENDs, and sleeps until each is complete. The last of `measure` ends the other side here too.
+    /// SENDs one by one, then a stream of them, and sleeps until there are completions. The last one ends the other
+    /// side, as that of `measure` does.
     pub fn interrupts(&mut self, line: &mut Line, rounds: u32) -> Result<(), Failure> {
         line.unmask()?;
-        let (mut fired, mut sent, mut early) = (0, 0, 0);
+        let mut interrupts = 0;
         let mut times = Vec::new();
-        for round in 0..=rounds {
-            let last = round == rounds;
-            let batch = if round % BATCH_EVERY == BATCH_EVERY - 1 && !last { BATCH } else { 1 };
-            let bytes = if last { END } else { b"sixteen bytes .." };
-            for _ in 0..batch {
-                self.ernic.post(self.qp, &Request::send(1, Local::Inline(bytes)))?;
-            }
+        for _ in 0..rounds {
             let start = Instant::now();
-            self.ernic.ring(self.qp)?;
-            let mut done = 0;
-            while done < batch {
-                self.sleep(line, "completion")?;
-                let time = start.elapsed();
-                fired += 1;
-                let taken = self.ernic.take_interrupts()?;
-                if !taken.completions().any(|qp| qp == self.qp) {
-                    return Err(format!("an interrupt without completion: {taken:?}").into());
-                }
-                let count = self.take_completions()?;
-                line.unmask()?;
-                if count == 0 {
-                    early += 1;
-                } else if batch == 1 {
-                    times.push(time);
-                }
-                done += count;
+            self.post(1, MESSAGE)?;
+            while self.completions_by_interrupt(line)? == 0 {
+                interrupts += 1;
             }
-            sent += batch;
+            times.push(start.elapsed());
+            interrupts += 1;
         }
-        report("SEND of 16 bytes, doorbell to woken by its interrupt", &mut times)?;
-        say(&format!(
-            "{sent} completions by {fired} interrupts, {early} of them for what was taken before, none lost"
-        ))
+        report("SEND of 16 bytes, doorbell to completion by interrupt", &mut times)?;
+        let (total, mut posted, mut done) = (rounds * STREAM, 0, 0);
+        while done < total {
+            while posted < total && posted - done + BATCH <= WINDOW {
+                let count = BATCH.min(total - posted);
+                self.post(count, MESSAGE)?;
+                posted += count;
+            }
+            done += self.completions_by_interrupt(line)?;
+            interrupts += 1;
+        }
+        self.post(1, END)?;
+        while self.completions_by_interrupt(line)? == 0 {
+            interrupts += 1;
+        }
+        interrupts += 1;
+        let sent = rounds + total + 1;
+        say(&format!("{sent} completions by {interrupts} interrupts, none lost"))
+    }
+
+    /// Posts equal SENDs and rings the doorbell.
+    fn post(&mut self, count: u32, bytes: &[u8]) -> Result<(), Failure> {
+        for _ in 0..count {
+            self.ernic.post(self.qp, &Request::send(1, Local::Inline(bytes)))?;
+        }
+        Ok(self.ernic.ring(self.qp)?)
+    }
+
+    /// Sleeps until an interrupt, and takes what there is.
+    fn completions_by_interrupt(&mut self, line: &mut Line) -> Result<u32, Failure> {
+        self.sleep(line, "completion")?;
+        let taken = self.ernic.take_interrupts()?;
+        if !taken.completions().any(|qp| qp == self.qp) {
+            return Err(format!("an interrupt without completion: {taken:?}").into());
+        }
+        let count = self.take_completions()?;
+        line.unmask()?;
+        Ok(count)
     }
 
     /// Takes what `interrupts` or `measure` sends on the other side, by interrupt.
@@ -106,7 +123,7 @@ impl Node {
     }
 
     fn take_completions(&mut self) -> Result<u32, Failure> {
-        let mut done = [Completion::default(); BATCH as usize];
+        let mut done = [Completion::default(); WINDOW as usize];
         let mut total = 0;
         loop {
             let count = self.ernic.poll_completions(self.qp, &mut done)?;
