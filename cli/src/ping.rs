@@ -13,20 +13,17 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use softrnic_host::cm::CommId;
-use softrnic_host::cm::message::{IpCm, Req};
-use softrnic_host::verbs::{
-    AccessFlags, Payload, RKey, RecvRequest, SendOp, SendRequest, WcOpcode,
-};
+use softrnic_host::cm::message::Req;
+use softrnic_host::endpoint::{Op as Verb, Transfer};
+use softrnic_host::serve::echo::{MESSAGE_MAX, OTHERS_MESSAGE_MAX, hello, message_len};
 
-use crate::session::{Ended, Port, Session, SessionArgs};
+use crate::session::{Ended, Finished, Port, Session, SessionArgs};
 use crate::station_args::StationArgs;
 
-/// Receives that a server has posted for each connection.
-const DEPTH: u32 = 16;
-/// Longest message.
-const SIZE_MAX: u32 = 1 << 20;
-/// What a client says in its request: who it is, and how long its messages are.
-const MAGIC: &[u8; 8] = b"rnicping";
+/// Receives that a server has posted for each connection. An ERNIC has room for one less than 16.
+const DEPTH: u64 = 15;
+/// Messages begin at multiples of this in a region.
+const ALIGNMENT: u64 = 64;
 /// Shorter intervals show as one line of progress, not as a line for each round trip.
 const LINES_FROM: Duration = Duration::from_millis(100);
 /// Longest round trip that is told from longer ones, in ns.
@@ -65,7 +62,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
     /// Bytes of a SEND
-    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(SIZE_MAX)))]
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_MAX)))]
     size: u32,
     /// Print the result as JSON
     #[arg(long)]
@@ -127,18 +124,16 @@ struct Summary {
 
 fn ping(port: &Port, host: IpAddr, args: &Args) -> anyhow::Result<ExitCode> {
     let size = if args.op == Op::Read { 0 } else { args.size };
-    let mut session = Session::new(port, host, DEPTH)?;
+    if args.op == Op::Read && port.connector.ability().granularity > 1 {
+        let face = port.connector.ability().face;
+        bail!("--op read: {face} has no READs of no bytes; --op send");
+    }
     let len = args.size as usize;
-    let out = session.pd.reg_mr(len, AccessFlags::LOCAL)?;
-    let back = session.pd.reg_mr(len, AccessFlags::LOCAL)?;
-    let mut hello = MAGIC.to_vec();
-    hello.extend(args.size.to_be_bytes());
-    let receive = |session: &Session| {
-        let sges = [back.sge(0, args.size)];
-        session.qp.post_recv(&RecvRequest { wr_id: 0, sges: &sges })
-    };
-    receive(&session)?;
-    session.connect(args.port, &args.session, hello)?;
+    // What is sent, and what comes back.
+    let back = u64::from(args.size).next_multiple_of(ALIGNMENT);
+    let mut session = Session::new(port, host, back as usize + len, args.size)?;
+    session.post_receive(back, args.size)?;
+    session.connect(args.port, &args.session, hello(args.size))?;
     let lines = !args.json && args.interval >= LINES_FROM;
     if !args.json {
         let what = if args.op == Op::Read { "READs of no bytes" } else { "SENDs" };
@@ -155,35 +150,25 @@ fn ping(port: &Port, host: IpAddr, args: &Args) -> anyhow::Result<ExitCode> {
             sent += 1;
             match args.op {
                 Op::Read => {
-                    let op = SendOp::Read { remote_va: 0, rkey: RKey(0) };
-                    let payload = Payload::Sges(&[]);
-                    let read =
-                        SendRequest { op, payload, signaled: true, ..SendRequest::default() };
-                    session.qp.post_send(&read)?;
-                    while session.wait()?.opcode != WcOpcode::RdmaRead {}
+                    let op = Verb::Read;
+                    session.post(&Transfer { op, offset: 0, len: 0, remote_va: 0, rkey: 0 })?;
+                    while session.wait()? != Finished::Request(op) {}
                 }
                 Op::Send => {
                     fill(&mut text, sent);
-                    out.write(0, &text)?;
-                    let sges = [out.sge(0, args.size)];
-                    let payload = Payload::Sges(&sges);
-                    session.qp.post_send(&SendRequest {
-                        payload,
-                        signaled: true,
-                        ..SendRequest::default()
-                    })?;
+                    session.write(0, &text)?;
+                    session.post(&send(0, args.size))?;
                     let echo = loop {
-                        let done = session.wait()?;
-                        if done.opcode == WcOpcode::Recv {
-                            break done;
+                        if let Finished::Receive(echo) = session.wait()? {
+                            break echo;
                         }
                     };
-                    let mut seen = vec![0; len.min(echo.byte_len as usize)];
-                    back.read(0, &mut seen)?;
+                    let mut seen = vec![0; len.min(echo.unwrap_or(args.size) as usize)];
+                    session.read(back, &mut seen)?;
                     if seen != text {
                         bail!("{}: what came back is not what was sent", session.name());
                     }
-                    receive(&session)?;
+                    session.post_receive(back, args.size)?;
                 }
             }
             let took = began.elapsed();
@@ -206,8 +191,6 @@ fn ping(port: &Port, host: IpAddr, args: &Args) -> anyhow::Result<ExitCode> {
     progress.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
     session.close();
-    let counters = port.context.counters()?.engine;
-    let again = counters.iter().find(|(row, _)| row.name == "retransmitted_pkts");
     let stopped =
         matches!(&outcome, Err(error) if matches!(error.downcast_ref(), Some(Ended::Stopped)));
     if stopped && sent > answered {
@@ -221,7 +204,7 @@ fn ping(port: &Port, host: IpAddr, args: &Args) -> anyhow::Result<ExitCode> {
         sent,
         answered,
         lost: sent - answered,
-        retransmitted_packets: again.map_or(0, |(_, count)| count.into()),
+        retransmitted_packets: port.connector.retransmitted_packets()?,
         seconds,
         round_trip: (answered > 0).then(|| Times::of(&times)),
         error: outcome.err().filter(|_| !stopped).map(|error| format!("{error:#}")),
@@ -243,6 +226,11 @@ impl Times {
             max_ns: times.max(),
         }
     }
+}
+
+/// A SEND of so many bytes of the region.
+const fn send(offset: u64, len: u32) -> Transfer {
+    Transfer { op: Verb::Send, offset, len, remote_va: 0, rkey: 0 }
 }
 
 /// Waits for the next round; false when it is time to stop.
@@ -326,44 +314,39 @@ fn serve(port: &Port, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a client's messages are, where it is one of ours.
-fn message_len(req: &Req) -> u32 {
-    let said = IpCm::split(&req.private_data).ok().and_then(|(_, program)| {
-        let (len, _) = program.strip_prefix(MAGIC)?.split_first_chunk()?;
-        Some(u32::from_be_bytes(*len))
-    });
-    said.unwrap_or(4096).clamp(1, SIZE_MAX)
-}
-
 /// Sends every message back.
 fn serve_one(port: &Port, id: CommId, peer: IpAddr, req: &Req, args: &Args) -> anyhow::Result<()> {
-    let size = message_len(req);
-    let mut session = Session::new(port, peer, DEPTH)?;
-    let mr = session.pd.reg_mr((DEPTH * size) as usize, AccessFlags::LOCAL)?;
-    let receive = |session: &Session, slot: u64| {
-        let sges = [mr.sge(slot as usize * size as usize, size)];
-        session.qp.post_recv(&RecvRequest { wr_id: slot, sges: &sges })
+    let size = match message_len(req) {
+        Some(size) => size,
+        None if port.connector.ability().lengths => OTHERS_MESSAGE_MAX,
+        None => {
+            let face = port.connector.ability().face;
+            port.connector.reject(id)?;
+            bail!(
+                "{peer}: rejected, because it is no `rnic ping`, and {face} does not tell how long messages are"
+            );
+        }
     };
-    for slot in 0..DEPTH.into() {
-        receive(&session, slot)?;
+    let slot_len = u64::from(size).next_multiple_of(ALIGNMENT);
+    let mut session = Session::new(port, peer, (DEPTH * slot_len) as usize, size)?;
+    for slot in 0..DEPTH {
+        session.post_receive(slot * slot_len, size)?;
     }
     session.accept(id, &args.session)?;
-    let mut echoed = 0u64;
+    // Slots are filled, sent and free again in the same order.
+    let (mut echoed, mut freed) = (0u64, 0u64);
     let outcome: anyhow::Result<()> = (|| {
         loop {
-            let done = session.wait()?;
-            match done.opcode {
-                WcOpcode::Recv => {
-                    let sges = [mr.sge(done.wr_id as usize * size as usize, done.byte_len)];
-                    let payload = Payload::Sges(&sges);
-                    let wr_id = done.wr_id;
-                    let send =
-                        SendRequest { wr_id, payload, signaled: true, ..SendRequest::default() };
-                    session.qp.post_send(&send)?;
+            match session.wait()? {
+                Finished::Receive(len) => {
+                    session.post(&send(echoed % DEPTH * slot_len, len.unwrap_or(size)))?;
                     echoed += 1;
                 }
                 // What has left may be overwritten.
-                _ => receive(&session, done.wr_id)?,
+                Finished::Request(_) => {
+                    session.post_receive(freed % DEPTH * slot_len, size)?;
+                    freed += 1;
+                }
             }
         }
     })();
@@ -383,22 +366,6 @@ fn serve_one(port: &Port, id: CommId, peer: IpAddr, req: &Req, args: &Args) -> a
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_request_says_how_long_messages_are() {
-        let ip: IpAddr = [192, 0, 2, 1].into();
-        let mut hello = MAGIC.to_vec();
-        hello.extend(1000u32.to_be_bytes());
-        let req = |program: &[u8]| Req {
-            private_data: IpCm::new(ip, 1, ip).with(program).unwrap(),
-            ..Req::default()
-        };
-        assert_eq!(message_len(&req(&hello)), 1000);
-        assert_eq!(message_len(&req(b"somebody else")), 4096);
-        assert_eq!(message_len(&Req::default()), 4096);
-        hello[8..].copy_from_slice(&u32::MAX.to_be_bytes());
-        assert_eq!(message_len(&req(&hello)), SIZE_MAX);
-    }
 
     #[test]
     fn intervals_are_seconds() {

@@ -14,11 +14,9 @@ use clap::ArgGroup;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use softrnic_host::cm::CommId;
-use softrnic_host::verbs::{
-    AccessFlags, Mr, Payload, RKey, RecvRequest, SendOp, SendRequest, WcOpcode, WorkCompletion,
-};
+use softrnic_host::endpoint::{Op, Transfer};
 
-use crate::session::{Ended, Port, Session, SessionArgs};
+use crate::session::{Ended, Finished, Port, Session, SessionArgs};
 use crate::station_args::StationArgs;
 
 /// Bytes of a message that tells where memory is, and of "go ahead".
@@ -26,8 +24,12 @@ const INFO_LEN: u32 = 16;
 /// Sizes that the tool takes: room for its longest text, and its buffer.
 const SIZE_MIN: i64 = 26;
 const SIZE_MAX: i64 = 65_535;
-/// Requests in flight, at most.
-const DEPTH: u32 = 14;
+/// Parts of the region: where the peer says where its memory is, where we say where ours is, and what is read and
+/// written (the server's copy of the ping, the client's pong). The client's ping is behind that. All begin where every
+/// device can read and write.
+const TOLD: u64 = 0;
+const TELL: u64 = 64;
+const DATA: u64 = 128;
 /// Letters of a ping: from A, and from z to A again.
 const FIRST: u8 = b'A';
 const LAST: u8 = b'z';
@@ -115,25 +117,19 @@ fn report(args: &Args, summary: &Summary) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The buffers of one side, and its steps.
+/// One side, and its steps.
 struct Rping<'a> {
     args: &'a Args,
     session: Session,
-    /// Where the peer says where its memory is.
-    told: Mr,
-    /// Where we say where ours is.
-    tell: Mr,
-    /// What is read and written: the server's copy of the ping, the client's pong.
-    data: Mr,
+    granularity: u32,
 }
 
 impl<'a> Rping<'a> {
-    fn new(port: &Port, peer: IpAddr, args: &'a Args, size: u32) -> anyhow::Result<Self> {
-        let session = Session::new(port, peer, DEPTH)?;
-        let told = session.pd.reg_mr(INFO_LEN as usize, AccessFlags::LOCAL)?;
-        let tell = session.pd.reg_mr(INFO_LEN as usize, AccessFlags::default())?;
-        let data = session.pd.reg_mr(size as usize, AccessFlags::ALL)?;
-        let rping = Self { args, session, told, tell, data };
+    /// With `len` bytes of the region behind the messages.
+    fn new(port: &Port, peer: IpAddr, args: &'a Args, len: u64) -> anyhow::Result<Self> {
+        let session = Session::new(port, peer, (DATA + len) as usize, INFO_LEN)?;
+        let granularity = port.connector.ability().granularity;
+        let mut rping = Self { args, session, granularity };
         rping.post_receive()?;
         Ok(rping)
     }
@@ -144,73 +140,77 @@ impl<'a> Rping<'a> {
         }
     }
 
-    fn post_receive(&self) -> anyhow::Result<()> {
-        let sges = [self.told.sge(0, INFO_LEN)];
-        Ok(self.session.qp.post_recv(&RecvRequest { wr_id: 0, sges: &sges })?)
+    fn post_receive(&mut self) -> anyhow::Result<()> {
+        Ok(self.session.post_receive(TOLD, INFO_LEN)?)
     }
 
-    fn post(&self, op: SendOp, mr: &Mr, len: u32) -> anyhow::Result<()> {
-        let sges = [mr.sge(0, len)];
-        let payload = Payload::Sges(&sges);
-        let request = SendRequest { op, payload, signaled: true, ..SendRequest::default() };
-        Ok(self.session.qp.post_send(&request)?)
+    /// READs or WRITEs the data.
+    fn transfer(&mut self, op: Op, remote_va: u64, rkey: u32, len: u32) -> anyhow::Result<()> {
+        if !len.is_multiple_of(self.granularity) {
+            let (name, unit) = (self.session.name(), self.granularity);
+            bail!("{name}: {op:?} of {len} bytes; this device moves multiples of {unit} only");
+        }
+        self.session.post(&Transfer { op, offset: DATA, len, remote_va, rkey })?;
+        match self.wait()? {
+            Finished::Request(done) if done == op => Ok(()),
+            other => self.unexpected(&format!("{op:?}"), other),
+        }
+    }
+
+    fn unexpected<T>(&self, expected: &str, seen: Finished) -> anyhow::Result<T> {
+        let name = self.session.name();
+        bail!("{name} does not follow rping: {seen:?} where {expected} was expected")
     }
 
     /// Says where memory is.
-    fn advertise(&self, mr: &Mr) -> anyhow::Result<()> {
+    fn advertise(&mut self, offset: u64) -> anyhow::Result<()> {
+        let (va, rkey) = self.session.remote_address(offset);
         let mut info = [0; INFO_LEN as usize];
-        info[..8].copy_from_slice(&mr.va().to_be_bytes());
-        info[8..12].copy_from_slice(&mr.rkey().0.to_be_bytes());
+        info[..8].copy_from_slice(&va.to_be_bytes());
+        info[8..12].copy_from_slice(&rkey.to_be_bytes());
         info[12..].copy_from_slice(&self.args.size.to_be_bytes());
-        self.debug(|| {
-            format!("advertise {:#x}, key {:#x}, {} bytes", mr.va(), mr.rkey().0, self.args.size)
-        });
+        self.debug(|| format!("advertise {va:#x}, key {rkey:#x}, {} bytes", self.args.size));
         self.go_ahead(&info)
     }
 
-    fn go_ahead(&self, info: &[u8]) -> anyhow::Result<()> {
-        self.tell.write(0, info)?;
-        self.post(SendOp::Send, &self.tell, INFO_LEN)
+    fn go_ahead(&mut self, info: &[u8]) -> anyhow::Result<()> {
+        self.session.write(TELL, info)?;
+        let send = Transfer { op: Op::Send, offset: TELL, len: INFO_LEN, remote_va: 0, rkey: 0 };
+        Ok(self.session.post(&send)?)
     }
 
-    /// Waits for a completion of this kind. SENDs complete in between, and nobody waits for them.
-    fn wait(&mut self, opcode: WcOpcode) -> anyhow::Result<WorkCompletion> {
+    /// Waits for a message, a READ or a WRITE. SENDs end in between, and nobody waits for them.
+    fn wait(&mut self) -> anyhow::Result<Finished> {
         loop {
-            let done = self.session.wait()?;
-            self.debug(|| format!("{:?} is complete, {} bytes", done.opcode, done.byte_len));
-            match done.opcode {
-                seen if seen == opcode => return Ok(done),
-                WcOpcode::Send => {}
-                seen => {
-                    let name = self.session.name();
-                    bail!("{name} does not follow rping: {seen:?} where {opcode:?} was expected");
-                }
+            let finished = self.session.wait()?;
+            self.debug(|| format!("{finished:?}"));
+            if finished != Finished::Request(Op::Send) {
+                return Ok(finished);
             }
         }
     }
 
     /// Waits for the peer's message: where its memory is.
-    fn hear(&mut self) -> anyhow::Result<(u64, RKey, u32)> {
-        let done = self.wait(WcOpcode::Recv)?;
-        if done.byte_len != INFO_LEN {
-            let (name, len) = (self.session.name(), done.byte_len);
-            bail!("{name} does not follow rping: a message of {len} bytes, not {INFO_LEN}");
+    fn hear(&mut self) -> anyhow::Result<(u64, u32, u32)> {
+        match self.wait()? {
+            Finished::Receive(None | Some(INFO_LEN)) => {}
+            other => return self.unexpected("a message of 16 bytes", other),
         }
         let mut info = [0; INFO_LEN as usize];
-        self.told.read(0, &mut info)?;
+        self.session.read(TOLD, &mut info)?;
         self.post_receive()?;
         let [a, b, c, d, e, f, g, h, k0, k1, k2, k3, s0, s1, s2, s3] = info;
         let va = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
         let key = u32::from_be_bytes([k0, k1, k2, k3]);
         let size = u32::from_be_bytes([s0, s1, s2, s3]);
         self.debug(|| format!("heard of {va:#x}, key {key:#x}, {size} bytes"));
-        Ok((va, RKey(key), size))
+        Ok((va, key, size))
     }
 
-    /// The text in a buffer, up to its zero byte, which counts.
-    fn text(mr: &Mr, len: u32) -> anyhow::Result<Vec<u8>> {
+    /// The text of the data, up to its zero byte, which counts.
+    fn text(&mut self, len: u32) -> anyhow::Result<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
-        mr.read(0, &mut bytes)?;
+        self.session.read(DATA, &mut bytes)?;
         let end = bytes.iter().position(|&byte| byte == 0);
         bytes.truncate(end.map_or(bytes.len(), |end| end + 1));
         Ok(bytes)
@@ -239,8 +239,14 @@ fn print_text(what: &str, text: &[u8]) -> io::Result<()> {
 }
 
 fn client(port: &Port, server: IpAddr, args: &Args) -> anyhow::Result<Summary> {
-    let mut rping = Rping::new(port, server, args, args.size)?;
-    let start_mr = rping.session.pd.reg_mr(args.size as usize, AccessFlags::ALL)?;
+    let granularity = port.connector.ability().granularity;
+    if !args.size.is_multiple_of(granularity) {
+        let face = port.connector.ability().face;
+        bail!("-S {}: {face} moves multiples of {granularity} bytes only", args.size);
+    }
+    // The pong, and the ping behind it.
+    let start_at = DATA + u64::from(args.size).next_multiple_of(DATA - TELL);
+    let mut rping = Rping::new(port, server, args, start_at + u64::from(args.size) - DATA)?;
     rping.session.connect(args.port, &args.session, Vec::new())?;
     rping.debug(|| format!("connected to {}", rping.session.name()));
     let start = Instant::now();
@@ -248,7 +254,7 @@ fn client(port: &Port, server: IpAddr, args: &Args) -> anyhow::Result<Summary> {
     let mut rounds = 0;
     let played: anyhow::Result<()> = (|| {
         while args.count == 0 || rounds < args.count {
-            round(&mut rping, &start_mr, rounds)?;
+            round(&mut rping, start_at, rounds)?;
             rounds += 1;
             progress.inc(1);
         }
@@ -275,17 +281,16 @@ fn progress(args: &Args) -> ProgressBar {
     ProgressBar::new(args.count).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn round(rping: &mut Rping<'_>, start: &Mr, round: u64) -> anyhow::Result<()> {
+fn round(rping: &mut Rping<'_>, start_at: u64, round: u64) -> anyhow::Result<()> {
     let size = rping.args.size;
     let ping = ping_text(round, size);
-    start.write(0, &ping)?;
-    rping.advertise(start)?;
+    rping.session.write(start_at, &ping)?;
+    rping.advertise(start_at)?;
     rping.hear()?;
-    let pong = rping.data.clone();
-    rping.advertise(&pong)?;
+    rping.advertise(DATA)?;
     rping.hear()?;
     let mut seen = vec![0; size as usize];
-    pong.read(0, &mut seen)?;
+    rping.session.read(DATA, &mut seen)?;
     if rping.args.validate
         && let Some(at) = (0..ping.len()).find(|&at| ping[at] != seen[at])
     {
@@ -293,7 +298,7 @@ fn round(rping: &mut Rping<'_>, start: &Mr, round: u64) -> anyhow::Result<()> {
         bail!("{name}: byte {at} of round {round} is {is:#04x}, {was:#04x} was sent");
     }
     if rping.args.verbose {
-        print_text("ping data", &Rping::text(&pong, size)?)?;
+        print_text("ping data", &rping.text(size)?)?;
     }
     Ok(())
 }
@@ -301,7 +306,7 @@ fn round(rping: &mut Rping<'_>, start: &Mr, round: u64) -> anyhow::Result<()> {
 /// Serves one client, or with -P one after the other; false where one of them broke off.
 fn serve(port: &Port, args: &Args) -> anyhow::Result<bool> {
     if let Some(address) = args.address.filter(|address| !address.is_unspecified())
-        && port.context.address_for(address) != Some(address)
+        && port.connector.port().own_address(address.is_ipv6()) != Ok(address)
     {
         bail!("-a {address} is no address of this NIC; give it to --address, too");
     }
@@ -337,7 +342,7 @@ fn serve(port: &Port, args: &Args) -> anyhow::Result<bool> {
 
 fn serve_one(port: &Port, id: CommId, peer: IpAddr, args: &Args) -> anyhow::Result<Summary> {
     // Any client's ping fits, whatever -S says here.
-    let mut rping = Rping::new(port, peer, args, SIZE_MAX as u32 + 1)?;
+    let mut rping = Rping::new(port, peer, args, SIZE_MAX as u64 + 1)?;
     rping.session.accept(id, &args.session)?;
     rping.debug(|| format!("accepted {}", rping.session.name()));
     let start = Instant::now();
@@ -349,17 +354,14 @@ fn serve_one(port: &Port, id: CommId, peer: IpAddr, args: &Args) -> anyhow::Resu
                 bail!("{}: a ping of {len} bytes, {SIZE_MAX} at most", rping.session.name());
             }
             size = len;
-            rping.post(SendOp::Read { remote_va: va, rkey }, &rping.data, len)?;
-            rping.wait(WcOpcode::RdmaRead)?;
-            let text = Rping::text(&rping.data, len)?;
+            rping.transfer(Op::Read, va, rkey, len)?;
+            let text = rping.text(len)?;
             if args.verbose {
                 print_text("server ping data", &text)?;
             }
             rping.go_ahead(&[0; INFO_LEN as usize])?;
-            let (remote_va, rkey, _) = rping.hear()?;
-            let write = SendOp::Write { remote_va, rkey };
-            rping.post(write, &rping.data, text.len() as u32)?;
-            rping.wait(WcOpcode::RdmaWrite)?;
+            let (va, rkey, _) = rping.hear()?;
+            rping.transfer(Op::Write, va, rkey, text.len() as u32)?;
             rping.go_ahead(&[0; INFO_LEN as usize])?;
             rounds += 1;
         }

@@ -7,9 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use softrnic_device::{Nic, Ram};
+use softrnic_host::serve::echo::Echo;
 use softrnic_host::serve::{Options, Plugged, Server, StopSignals, first_link};
 
 use crate::serve_config;
+use crate::session;
 use crate::station_args::{FaceArg, StationArgs};
 use crate::vfio_user::{self, VfioArgs};
 
@@ -40,6 +42,9 @@ pub(crate) struct ServeArgs {
     /// Answer requests on this UNIX socket: see `rnic show --socket` and `rnic fault`
     #[arg(long, value_name = "SOCKET")]
     pub(crate) control: Option<PathBuf>,
+    /// Answer `rnic ping` on this port of RDMA CM's TCP space
+    #[arg(long, value_name = "PORT")]
+    pub(crate) echo_port: Option<u16>,
 }
 
 /// Bytes of memory that a native NIC's own programs use, and where it begins.
@@ -59,9 +64,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let setup = station.setup()?;
     // From here on a signal ends the process in order.
     let signals = StopSignals::catch().context("cannot catch signals")?;
-    let ServeArgs { name, metrics, control } = serve;
+    let ServeArgs { name, metrics, control, echo_port } = serve;
     let options = Options { name, metrics, control };
     vfio_user::check(&args.vfio)?;
+    if station.face == FaceArg::Ernic && echo_port.is_some() {
+        bail!("--echo-port: the NIC's own echo is the native face's; leave --face ernic away");
+    }
     match (station.face, &args.vfio.vfio_user) {
         (FaceArg::Ernic, Some(socket)) => {
             vfio_user::run(&args.vfio, socket, setup, options, &signals)?;
@@ -78,8 +86,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Some(Plugged { setup, link }) = first_link(setup, &signals)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let nic = Nic::verbs(setup.port.engine_port(), Ram::new(MEMORY.0, MEMORY.1));
+    let mut nic = Nic::verbs(setup.port.engine_port(), Ram::new(MEMORY.0, MEMORY.1));
+    let echo = echo_port.map(|port| {
+        let memory = MEMORY.0..MEMORY.0 + MEMORY.1 as u64;
+        let echo = Echo::new(&mut nic, memory, &setup.port, port, session::start_seed());
+        echo.map(|echo| (port, echo))
+    });
+    let echo = echo.transpose().context("--echo-port")?;
     let tell = Box::new(|event| eprintln!("{event}"));
-    Server::new(&setup, nic, link, options, tell)?.run(&signals, &mut ())?;
+    let server = Server::new(&setup, nic, link, options, tell)?;
+    match echo {
+        Some((port, mut echo)) => {
+            for ip in [false, true].into_iter().filter_map(|v6| setup.port.own_address(v6).ok()) {
+                eprintln!("listening on {ip}, port {port}");
+            }
+            server.run(&signals, &mut echo)?;
+        }
+        None => server.run(&signals, &mut ())?,
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,6 +41,7 @@ struct File {
     face: Option<Spanned<String>>,
     metrics: Option<SocketAddr>,
     control: Option<PathBuf>,
+    echo_port: Option<u16>,
 }
 
 fn default_name() -> String {
@@ -125,7 +126,8 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<(StationArgs, ServeArgs), 
             .transpose()?
             .unwrap_or_default(),
     };
-    let serve = ServeArgs { name: raw.name, metrics: raw.metrics, control: raw.control };
+    let File { name, metrics, control, echo_port, .. } = raw;
+    let serve = ServeArgs { name, metrics, control, echo_port };
     Ok((station, serve))
 }
 
@@ -136,13 +138,15 @@ mod tests {
     #[test]
     fn keys_are_the_flags_names_and_mean_the_same() {
         let text = "link = \"qemu-stream:wire.sock?listen\"\naddress = [\"10.0.0.1/24\", \"fd00::1/64\"]\n\
-                    neighbour = [\"10.0.0.2=02:00:00:00:00:02\"]\nmtu = 4200\ncontrol = \"rnic.sock\"\n";
+                    neighbour = [\"10.0.0.2=02:00:00:00:00:02\"]\nmtu = 4200\ncontrol = \"rnic.sock\"\n\
+                    echo-port = 7471\n";
         let (station, serve) = parse("rnic.toml", text).unwrap();
         let setup = station.setup().unwrap();
         assert_eq!(setup.port.ipv4, Some(([10, 0, 0, 1].into(), 24)));
         assert_eq!(setup.port.neighbours, [([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2])]);
         assert_eq!((setup.port.mtu, station.face), (4200, FaceArg::Native));
         assert_eq!((serve.name.as_str(), serve.control), ("rnic0", Some("rnic.sock".into())));
+        assert_eq!(serve.echo_port, Some(7471));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `rnic verify`: moves data between two ends and compares every byte, here and there.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -11,9 +11,9 @@ use softrnic_device::ernic::Profile;
 use softrnic_driver::Map;
 use softrnic_engine::PathMtu;
 use softrnic_host::endpoint::{Card, Endpoint, ErnicEndpoint, NativeEndpoint};
-use softrnic_host::pci::{BusAddresses, CardFiles, PciCard};
+use softrnic_host::pci::{self, BusAddresses, CardFiles, PciCard};
 use softrnic_host::verbs;
-use softrnic_host::verify::{self, GUARD, Operation, Plan, Summary};
+use softrnic_host::verify::{self, GUARD, Operation, Plan, Script, Summary};
 
 use crate::peer;
 use crate::station_args::{FaceArg, StationArgs};
@@ -56,6 +56,10 @@ pub struct Args {
     /// RoCE over IPv6, where this end has both addresses
     #[arg(short = '6', long)]
     ipv6: bool,
+    /// Requests that both ends post at the same time (e2e/interop/script.py makes such files); --json tells what came
+    /// of them, to be compared with what others make of the same file
+    #[arg(long, value_name = "FILE", requires = "host", conflicts_with_all = ["sizes", "rounds", "ops"])]
+    script: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -131,22 +135,31 @@ fn path_mtu(bytes: u16) -> Option<PathMtu> {
 /// Runs the command; the exit status is 1 where a byte differs.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut setup = args.station.setup()?;
-    let largest = match &args.host {
-        Some(_) => args.sizes.iter().copied().max().unwrap_or(0).max(8),
-        None => args.max_size,
+    let script = args.script.as_deref().map(read_script).transpose()?;
+    let largest = match (&script, &args.host) {
+        (Some(script), _) => script.longest_send(),
+        (None, Some(_)) => args.sizes.iter().copied().max().unwrap_or(0).max(8),
+        (None, None) => args.max_size,
     };
-    let region = largest.next_multiple_of(8) as usize + 2 * GUARD;
+    let region = script
+        .as_ref()
+        .map_or_else(|| largest.next_multiple_of(8) as usize + 2 * GUARD, Script::region_len);
     if let Some(files) = args.card.files() {
+        // A plain file has no folder of a device around it.
+        let device = files.resource.parent().filter(|folder| folder.join("enable").exists());
+        if let Some(device) = device {
+            pci::enable(device)?;
+        }
         let card = Card::new(PciCard::open(&files)?, setup.port.neighbours.clone());
         let port = setup.port.clone();
         let mut endpoint = ErnicEndpoint::over(card, Map::V4_0, port, region, largest)?;
-        return play(args, &mut endpoint, region);
+        return play(args, script, &mut endpoint, region);
     }
     match args.station.face {
         FaceArg::Native => {
             let context = verbs::Context::open("rnic", setup)?;
             let mut endpoint = NativeEndpoint::new(context.clone(), region)?;
-            let code = play(args, &mut endpoint, region)?;
+            let code = play(args, script, &mut endpoint, region)?;
             context.stop_capture()?;
             Ok(code)
         }
@@ -154,24 +167,29 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let link = setup.open_link()?;
             let profile = Profile::V4_0;
             let mut endpoint = ErnicEndpoint::model(&setup, link, profile, region, largest)?;
-            let code = play(args, &mut endpoint, region)?;
+            let code = play(args, script, &mut endpoint, region)?;
             endpoint.stop()?;
             Ok(code)
         }
     }
 }
 
+fn read_script(path: &Path) -> anyhow::Result<Script> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Script::parse(&text).map_err(|why| anyhow::anyhow!("{}: {why}", path.display()))
+}
+
 /// Client or server.
-fn play(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Result<ExitCode> {
+fn play(
+    args: &Args,
+    script: Option<Script>,
+    endpoint: &mut dyn Endpoint,
+    region: usize,
+) -> anyhow::Result<ExitCode> {
     let Some(host) = &args.host else { return serve(args, endpoint, region) };
     let ability = endpoint.ability();
     let operations = if args.ops.is_empty() {
-        let can = |op: &Operation| match op {
-            Operation::FetchAdd | Operation::CmpSwap => ability.atomics,
-            Operation::WriteImm => ability.immediate,
-            _ => true,
-        };
-        Operation::ALL.into_iter().filter(can).collect()
+        Operation::ALL.into_iter().filter(|op| op.is_possible(&ability)).collect()
     } else {
         args.ops.iter().map(|op| op.operation()).collect()
     };
@@ -184,6 +202,7 @@ fn play(args: &Args, endpoint: &mut dyn Endpoint, region: usize) -> anyhow::Resu
         ipv6: args.ipv6 || endpoint.local(false).is_err(),
         timeout: args.timeout,
         retry: args.retry,
+        script,
     };
     let stream = peer::dial(host, args.port, "rnic verify")?;
     let peer = host.clone();
@@ -211,15 +230,20 @@ struct Report<'a> {
 }
 
 fn report(args: &Args, peer: &str, summary: Summary) -> anyhow::Result<ExitCode> {
+    let wrong = summary.wrong;
     if args.json {
         let text = serde_json::to_string(&Report { peer, summary })?;
         writeln!(std::io::stdout(), "{text}")?;
+    } else if summary.script.is_some() {
+        let transfers = summary.transfers;
+        let note = "--json tells what came of them";
+        writeln!(std::io::stdout(), "verify: {peer}: {transfers} requests of a script; {note}")?;
     } else {
-        let Summary { transfers, bytes, wrong } = summary;
+        let Summary { transfers, bytes, .. } = summary;
         writeln!(
             std::io::stdout(),
             "verify: {peer}: {transfers} transfers, {bytes} bytes compared, {wrong} wrong"
         )?;
     }
-    Ok(if summary.wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
@@ -59,8 +59,10 @@ impl Server {
         let mut child = piped.spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        errors.read_line(&mut line).unwrap();
-        assert!(line.starts_with("listening on 10.0.0.2"), "{line}");
+        while !line.starts_with("listening on 10.0.0.2") {
+            line.clear();
+            assert_ne!(errors.read_line(&mut line).unwrap(), 0, "it has ended");
+        }
         Self { child, errors }
     }
 
@@ -94,21 +96,53 @@ fn good(output: &Output) -> String {
     text(&output.stdout)
 }
 
+/// Faces of client and server.
+const FACES: [[&str; 2]; 4] =
+    [["native", "native"], ["ernic", "ernic"], ["ernic", "native"], ["native", "ernic"]];
+
 #[test]
-fn a_thousand_rounds_of_both_families_are_as_they_were_sent() {
-    for address in ["10.0.0.2", "fd00::2"] {
-        let wire = Wire::new("rping");
-        let server = Server::start(&wire, &["rping", "-s", "-p", "7200", "--json"]);
-        let rounds = ["rping", "-c", "-a", address, "-p", "7200", "-C", "1000", "-V", "-S", "100"];
-        let capture = wire.0.join("c.pcapng");
-        let capture = ["--json", "--capture", capture.to_str().unwrap()];
-        let output = client(&wire, &[&rounds[..], &capture].concat()).output().unwrap();
-        let said = good(&output);
-        assert!(said.contains(r#""rounds":1000,"size":100,"validated":true"#), "{said}");
-        let (status, out, errors) = server.end();
-        assert_eq!(status, Some(0), "{out}{errors}");
-        assert!(out.contains(r#""rounds":1000,"size":100"#), "{out}");
-        assert!(Path::new(capture[2]).metadata().unwrap().len() > 100_000);
+fn rounds_of_both_families_and_faces_are_as_they_were_sent() {
+    for [ours, theirs] in FACES {
+        // ERNIC moves multiples of 64 bytes.
+        let (rounds, size) =
+            if [ours, theirs] == ["native"; 2] { ("1000", "100") } else { ("100", "640") };
+        for address in ["10.0.0.2", "fd00::2"] {
+            let wire = Wire::new("rping");
+            let server = ["rping", "-s", "-p", "7200", "--json", "--face", theirs];
+            let server = Server::start(&wire, &server);
+            let args = ["rping", "-c", "-a", address, "-p", "7200", "-C", rounds, "-V", "-S", size];
+            let capture = wire.0.join("c.pcapng");
+            let more = ["--face", ours, "--json", "--capture", capture.to_str().unwrap()];
+            let output = client(&wire, &[&args[..], &more].concat()).output().unwrap();
+            let said = good(&output);
+            let wanted = format!(r#""rounds":{rounds},"size":{size}"#);
+            assert!(said.contains(&format!(r#"{wanted},"validated":true"#)), "{said}");
+            let (status, out, errors) = server.end();
+            assert_eq!(status, Some(0), "{out}{errors}");
+            assert!(out.contains(&wanted), "{out}");
+            assert!(capture.metadata().unwrap().len() > 50_000);
+        }
+    }
+}
+
+#[test]
+fn an_odd_number_of_bytes_is_refused_where_the_device_cannot_move_it() {
+    let wire = Wire::new("rping-odd");
+    let server = Server::start(&wire, &["rping", "-s", "--face", "ernic"]);
+    let args = ["rping", "-c", "-a", "10.0.0.2", "-C", "1", "-S", "100"];
+    let output = client(&wire, &args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let (status, _, errors) = server.end();
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("10.0.0.1 (its QP 0x"), "{errors}");
+    assert!(errors.contains("100 bytes; this device moves multiples of 64 only"), "{errors}");
+    for args in
+        [&["rping", "-c", "-a", "10.0.0.2", "-S", "100"][..], &["ping", "10.0.0.2", "--op", "read"]]
+    {
+        let wire = Wire::new("rping-refused");
+        let output = client(&wire, &[args, &["--face", "ernic"]].concat()).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(said.contains("ernic") && output.status.code() == Some(1), "{said}");
     }
 }
 
@@ -139,30 +173,41 @@ fn nobody_who_listens_is_said_at_once() {
 
 #[test]
 fn a_peer_that_is_killed_is_named_with_its_queue_pair() {
-    let wire = Wire::new("rping-kill");
-    let server = Server::start(&wire, &["rping", "-s", "-v"]);
-    let args = ["rping", "-c", "-a", "10.0.0.2", "--ack-timeout", "10", "--retries", "3"];
-    let mut client =
-        client(&wire, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let Server { mut child, .. } = server;
-    // It has played a round.
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut String::new()).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let mut said = String::new();
-    client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(client.wait().unwrap().code(), Some(1));
-    assert!(said.contains("10.0.0.2 (its QP 0x") && said.contains("retries"), "{said}");
-    assert_eq!(said.lines().filter(|line| line.starts_with("error:")).count(), 1, "{said}");
+    for [ours, theirs] in FACES {
+        let wire = Wire::new("rping-kill");
+        let server = Server::start(&wire, &["rping", "-s", "-v", "--face", theirs]);
+        let args = ["rping", "-c", "-a", "10.0.0.2", "--ack-timeout", "10", "--retries", "3"];
+        let mut command = client(&wire, &[&args[..], &["--face", ours]].concat());
+        let mut client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let Server { mut child, .. } = server;
+        // It has played a round.
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut String::new()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut said = String::new();
+        client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(client.wait().unwrap().code(), Some(1));
+        // Whichever is noticed first: the wire breaks with the peer.
+        let why = said.contains("retries are used up") || said.contains(" is gone");
+        assert!(said.contains("10.0.0.2 (its QP 0x") && why, "{said}");
+        assert_eq!(said.lines().filter(|line| line.starts_with("error:")).count(), 1, "{said}");
+    }
 }
 
 #[test]
 fn pings_come_back_and_their_times_are_told() {
-    for (address, op) in [("10.0.0.2", "send"), ("fd00::2", "read")] {
+    for [ours, theirs, address, op] in [
+        ["native", "native", "10.0.0.2", "send"],
+        ["native", "native", "fd00::2", "read"],
+        ["ernic", "ernic", "10.0.0.2", "send"],
+        ["ernic", "native", "fd00::2", "send"],
+        ["native", "ernic", "10.0.0.2", "send"],
+    ] {
         let wire = Wire::new("ping");
-        let server = Server::start(&wire, &["ping", "--serve"]);
+        let server = Server::start(&wire, &["ping", "--serve", "--face", theirs]);
         let args = ["ping", address, "-c", "100", "-i", "0", "-s", "1000", "--op", op, "--json"];
+        let args = [&args[..], &["--face", ours]].concat();
         let said = good(&client(&wire, &args).output().unwrap());
         let summary: serde_json::Value = serde_json::from_str(&said).unwrap();
         assert_eq!(
@@ -174,5 +219,66 @@ fn pings_come_back_and_their_times_are_told() {
         assert!(time("p50_ns") <= time("p99_ns") && time("p99_ns") <= time("max_ns"));
         server.signal(rustix::process::Signal::INT);
         assert_eq!(server.end().0, Some(0));
+    }
+}
+
+#[test]
+fn a_nic_that_is_served_sends_pings_back() {
+    let wire = Wire::new("serve-echo");
+    let server = Server::start(&wire, &["serve", "--echo-port", "7480"]);
+    let args = ["ping", "fd00::2", "-p", "7480", "-c", "50", "-i", "0", "-s", "3000", "--json"];
+    let said = good(&client(&wire, &args).output().unwrap());
+    let summary: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&summary["answered"], &summary["lost"]), (&50.into(), &0.into()));
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn a_peer_that_stands_still_is_found_out_on_either_face() {
+    for ours in ["native", "ernic"] {
+        let wire = Wire::new("rping-still");
+        let server = Server::start(&wire, &["rping", "-s", "-v"]);
+        let args = ["rping", "-c", "-a", "10.0.0.2", "--ack-timeout", "10", "--retries", "3"];
+        let mut command = client(&wire, &[&args[..], &["--face", ours]].concat());
+        let mut client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let Server { mut child, .. } = server;
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut String::new()).unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let mut said = String::new();
+        client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(client.wait().unwrap().code(), Some(1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(said.contains("10.0.0.2 (its QP 0x"), "{said}");
+        assert!(said.contains("does not answer, and all retries are used up"), "{said}");
+    }
+}
+
+#[test]
+fn rounds_without_end_stop_when_told_to() {
+    for [ours, theirs] in [["native", "ernic"], ["ernic", "native"]] {
+        let wire = Wire::new("rping-stop");
+        let Server { mut child, .. } =
+            Server::start(&wire, &["rping", "-s", "-v", "--face", theirs]);
+        let mut command =
+            client(&wire, &["rping", "-c", "-a", "10.0.0.2", "--face", ours, "--json"]);
+        let client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        for _ in 0..10 {
+            out.read_line(&mut String::new()).unwrap();
+        }
+        let pid = rustix::process::Pid::from_child(&client);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let said = client.wait_with_output().unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&good(&said)).unwrap();
+        // It would play thousands while it waited for a pause.
+        let (rounds, seconds) = (&summary["rounds"], &summary["seconds"]);
+        assert!(rounds.as_u64().unwrap() >= 9 && seconds.as_f64().unwrap() < 5.0, "{summary}");
+        // The server prints what it has left to say, and ends with its client.
+        out.read_to_string(&mut String::new()).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
     }
 }

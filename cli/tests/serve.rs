@@ -289,6 +289,10 @@ fn what_cannot_start_says_why() {
         (&["serve", "--link", "qemu-stream:none"], "start QEMU"),
         (&["serve", "--link", "qemu-stream:wire.sock", "--capture", "no/x"], "capture no/x"),
         (&["serve", "--link", "qemu-stream:none", "--face", "ernic"], "add --vfio-user SOCKET"),
+        (
+            &["serve", "--link", "qemu-stream:none", "--face", "ernic", "--echo-port", "1"],
+            "--echo-port: ",
+        ),
         (&["show", "--socket", "none"], "is `rnic serve --control` running there?"),
     ] {
         let output = served.rnic(args);

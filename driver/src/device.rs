@@ -360,7 +360,8 @@ impl<P: Platform> Ernic<P> {
     }
 
     /// Reads why the interrupt line was raised, and clears it: INTSTS first, then the bank words
-    /// behind it, so that an event in between is either taken now or raises the line again.
+    /// behind it, and when it returns the device has these writes. So an event in between is either
+    /// there for whoever looks now, or raises the line again.
     ///
     /// # Errors
     /// The device does not answer any more.
@@ -384,6 +385,9 @@ impl<P: Platform> Ernic<P> {
         if status & Interrupts::CNP != 0 {
             self.take_banks(reg::CNPSCHDSTS, &mut taken.congestion);
         }
+        // Writes are posted. A clear that arrives after the caller has looked at its queues would
+        // take an event away that came between the two.
+        self.read(reg::INTSTS);
         Ok(taken)
     }
 

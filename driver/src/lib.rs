@@ -111,7 +111,7 @@ pub use device::{
 };
 pub use error::Error;
 pub use platform::{DmaBuffer, DmaError, Platform};
-pub use qp::{IndexSource, MadConfig, PathMtu, QpConfig, QpNumber, Remote};
+pub use qp::{IndexSource, MadConfig, PathConfig, PathMtu, QpConfig, QpNumber, Remote};
 pub use queue::{INLINE_BYTES, Local, MAX_MESSAGE_BYTES, Opcode, Request};
 pub use registers::{Map, REGISTERS, Register};
 pub use status::{COUNTER_ROWS, CounterRow, Counters, LastPacket, QpStatus};

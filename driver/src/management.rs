@@ -6,13 +6,14 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes of a management datagram.
 pub const MAD_BYTES: usize = 256;
 const MAD_HEADER_BYTES: usize = 24;
 
 const ETHERNET_BYTES: usize = 14;
+const VLAN_BYTES: usize = 4;
 const UDP_BYTES: usize = 8;
 const BTH_BYTES: usize = 12;
 const DETH_BYTES: usize = 8;
@@ -51,6 +52,64 @@ pub struct FramePath {
     pub dest_ip: IpAddr,
     /// UDP source port.
     pub source_port: u16,
+    /// VLAN tag (TCI).
+    pub vlan_tci: Option<u16>,
+}
+
+/// A management datagram in a frame that QP 1 has received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub source_ip: IpAddr,
+    /// Its queue pair; 1.
+    pub source_qpn: u32,
+    /// The datagram.
+    pub mad: &'a [u8; MAD_BYTES],
+}
+
+impl<'a> Datagram<'a> {
+    /// Reads a frame. The device has verified its ICRC and its addresses; whether it is a datagram to QP 1 with the
+    /// right length and Q_Key is software's to say. What follows a shorter frame in a receive element is older.
+    /// `None`: it is none.
+    #[must_use]
+    pub fn from_frame(frame: &'a [u8]) -> Option<Self> {
+        let mut ip = ETHERNET_BYTES;
+        while matches!(frame.get(ip - 2..ip)?, [0x81, 0x00] | [0x88, 0xA8]) {
+            ip += VLAN_BYTES;
+        }
+        let (source_ip, udp) = match frame.get(ip - 2..ip)? {
+            [0x08, 0x00] => {
+                let source: &[u8; 4] = frame.get(ip + 12..)?.first_chunk()?;
+                (Ipv4Addr::from(*source).into(), ip + 20)
+            }
+            [0x86, 0xDD] => {
+                let source: &[u8; 16] = frame.get(ip + 8..)?.first_chunk()?;
+                (Ipv6Addr::from(*source).into(), ip + 40)
+            }
+            _ => return None,
+        };
+        let (udp, rest) = frame.get(udp..)?.split_first_chunk::<UDP_BYTES>()?;
+        let (bth, rest) = rest.split_first_chunk::<BTH_BYTES>()?;
+        let (deth, rest) = rest.split_first_chunk::<DETH_BYTES>()?;
+        let udp_len = UDP_BYTES + BTH_BYTES + DETH_BYTES + MAD_BYTES + ICRC_BYTES;
+        let to_qp1 = bth[0] == OPCODE_UD_SEND_ONLY && be32(bth, 4) & 0xFF_FFFF == 1;
+        if !to_qp1 || be32(deth, 0) != QP1_QKEY || be32(udp, 4) >> 16 != udp_len as u32 {
+            return None;
+        }
+        Some(Self { source_ip, source_qpn: be32(deth, 4) & 0xFF_FFFF, mad: rest.first_chunk()? })
+    }
+}
+
+/// The frame that carries a management datagram to a queue pair of the peer (1), for QP 1 to send.
+#[must_use]
+pub fn datagram(path: &FramePath, dest_qpn: u32, psn: u32, mad: &[u8; MAD_BYTES]) -> Vec<u8> {
+    let bth = [OPCODE_UD_SEND_ONLY, MIGRATED];
+    let mut frame = frame(path, 0, bth, 0, dest_qpn, DEFAULT_PKEY, psn, DETH_BYTES + MAD_BYTES);
+    let deth = frame.len() - MAD_BYTES - DETH_BYTES;
+    put(&mut frame, deth, &QP1_QKEY.to_be_bytes());
+    put(&mut frame, deth + 4, &1u32.to_be_bytes());
+    put(&mut frame, deth + DETH_BYTES, mad);
+    frame
 }
 
 /// A connection management message, as far as it is used to connect.
@@ -127,30 +186,13 @@ impl CmMessage {
     /// The frame for QP 1 to send.
     #[must_use]
     pub fn frame(&self, path: &FramePath, psn: u32) -> Vec<u8> {
-        let mad = self.encode(path);
-        let bth = [OPCODE_UD_SEND_ONLY, MIGRATED];
-        let mut frame = frame(path, 0, bth, 0, 1, DEFAULT_PKEY, psn, DETH_BYTES + MAD_BYTES);
-        let deth = frame.len() - MAD_BYTES - DETH_BYTES;
-        put(&mut frame, deth, &QP1_QKEY.to_be_bytes());
-        put(&mut frame, deth + 4, &1u32.to_be_bytes());
-        put(&mut frame, deth + DETH_BYTES, &mad);
-        frame
+        datagram(path, 1, psn, &self.encode(path))
     }
 
     /// Reads a frame that QP 1 has received. `None`: it is not one of these messages.
     #[must_use]
     pub fn from_frame(frame: &[u8]) -> Option<Self> {
-        let ip = match frame.get(12..14)? {
-            [0x08, 0x00] => 20,
-            [0x86, 0xDD] => 40,
-            _ => return None,
-        };
-        let bth = ETHERNET_BYTES + ip + UDP_BYTES;
-        if *frame.get(bth)? != OPCODE_UD_SEND_ONLY {
-            return None;
-        }
-        let at = bth + BTH_BYTES + DETH_BYTES;
-        Self::decode(frame.get(at..at + MAD_BYTES)?)
+        Self::decode(Datagram::from_frame(frame)?.mad)
     }
 
     fn encode(&self, path: &FramePath) -> [u8; MAD_BYTES] {
@@ -286,11 +328,16 @@ fn frame(
         IpAddr::V4(_) => (0x0800u16, 20),
         IpAddr::V6(_) => (0x86DD, 40),
     };
-    let mut frame = vec![0; ETHERNET_BYTES + ip_len + udp_len - ICRC_BYTES];
+    let ip_at = ETHERNET_BYTES + path.vlan_tci.map_or(0, |_| VLAN_BYTES);
+    let mut frame = vec![0; ip_at + ip_len + udp_len - ICRC_BYTES];
     put(&mut frame, 0, &path.dest_mac);
     put(&mut frame, 6, &path.source_mac);
-    put(&mut frame, 12, &ethertype.to_be_bytes());
-    let ip = &mut frame[ETHERNET_BYTES..];
+    if let Some(tci) = path.vlan_tci {
+        put(&mut frame, 12, &[0x81, 0x00]);
+        put(&mut frame, 14, &tci.to_be_bytes());
+    }
+    put(&mut frame, ip_at - 2, &ethertype.to_be_bytes());
+    let ip = &mut frame[ip_at..];
     match (path.source_ip, path.dest_ip) {
         (IpAddr::V4(source), IpAddr::V4(dest)) => {
             put(ip, 0, &[0x45, traffic_class]);
@@ -358,7 +405,6 @@ fn be64(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::{Ipv4Addr, Ipv6Addr};
 
     fn path() -> FramePath {
         FramePath {
@@ -367,6 +413,7 @@ mod tests {
             source_ip: Ipv4Addr::new(192, 0, 2, 1).into(),
             dest_ip: Ipv4Addr::new(192, 0, 2, 2).into(),
             source_port: 0xC000,
+            vlan_tci: None,
         }
     }
 
@@ -411,6 +458,28 @@ mod tests {
                 assert_eq!(frame.len(), len);
                 assert_eq!(CmMessage::from_frame(&frame), Some(message));
                 assert_eq!(CmMessage::from_frame(&frame[..len - 1]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_tells_its_sender_and_another_packet_is_none() {
+        let mad = [0xA5; MAD_BYTES];
+        for vlan_tci in [None, Some(0x6007)] {
+            let path = FramePath { vlan_tci, ..path() };
+            let frame = datagram(&path, 1, 9, &mad);
+            assert_eq!(frame.len(), 318 + vlan_tci.map_or(0, |_| VLAN_BYTES));
+            let expected = Datagram { source_ip: path.source_ip, source_qpn: 1, mad: &mad };
+            assert_eq!(Datagram::from_frame(&frame), Some(expected));
+            // UDP length; opcode, destination queue pair; Q_Key.
+            for at in [5, 8, 15, 20] {
+                let mut other = frame.clone();
+                let udp = other.len() - MAD_BYTES - DETH_BYTES - BTH_BYTES - UDP_BYTES;
+                other[udp + at] ^= 1;
+                assert_eq!(Datagram::from_frame(&other), None, "byte {at}");
+            }
+            for len in 0..frame.len() {
+                assert_eq!(Datagram::from_frame(&frame[..len]), None);
             }
         }
     }

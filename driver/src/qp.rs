@@ -129,6 +129,41 @@ impl Default for QpConfig {
     }
 }
 
+/// What both ends of a connection agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathConfig {
+    /// Payload bytes per packet.
+    pub path_mtu: PathMtu,
+    /// ACK timeout: 4.096 us * 2^timeout, 0 to 63; 0 waits for ever.
+    pub timeout: u8,
+    /// Retries after timeouts and sequence NAKs, 0 to 7.
+    pub retry_count: u8,
+    /// Retries after RNR NAKs, 0 to 7; 7 retries for ever.
+    pub rnr_retry: u8,
+    /// Traffic class, 0 to 63 (QPADVCONF\[5:0\]).
+    pub traffic_class: u8,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// Partition key.
+    pub pkey: u16,
+}
+
+impl QpConfig {
+    /// What of it both ends agree on.
+    #[must_use]
+    pub const fn path(&self) -> PathConfig {
+        PathConfig {
+            path_mtu: self.path_mtu,
+            timeout: self.timeout,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            traffic_class: self.traffic_class,
+            ttl: self.ttl,
+            pkey: self.pkey,
+        }
+    }
+}
+
 /// How to create the management queue pair. Its elements hold whole frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadConfig {
@@ -166,6 +201,8 @@ pub struct Remote {
 pub(crate) struct QueuePair {
     /// QPCONF without the bits that connecting sets.
     qpconf: u32,
+    /// Timer code of the RNR NAKs that this side sends.
+    rnr_timer: u8,
     pub(crate) enabled: bool,
     pub(crate) flushing: bool,
     pub(crate) cqe_writes: bool,
@@ -260,19 +297,33 @@ impl<P: Platform> Ernic<P> {
             rq_depth: config.rq_depth,
             rq_element_len: config.rq_element_len,
         };
-        let queue_pair = self.allocate(&sizes, qpconf, config.index_source)?;
+        let mut queue_pair = self.allocate(&sizes, qpconf, config.index_source)?;
+        queue_pair.rnr_timer = config.rnr_timer;
         self.install(qp, queue_pair)?;
-        let advanced = u32::from(config.traffic_class)
-            | u32::from(config.ttl) << 8
-            | u32::from(config.pkey) << 16;
-        self.write_qp(qp, reg::QPADVCONF, advanced);
-        let timeout = u32::from(config.timeout)
-            | u32::from(config.retry_count) << 8
-            | u32::from(config.rnr_retry) << 11
-            | u32::from(config.rnr_timer) << 16;
-        self.write_qp(qp, reg::TIMEOUTCONF, timeout);
+        self.write_path(qp, &config.path())?;
         self.write_qp(qp, reg::QP_PD, config.pd);
         Ok(qp)
+    }
+
+    /// Sets what both ends agree on while they connect: a queue pair has its number before that.
+    ///
+    /// # Errors
+    /// The queue pair does not exist or is connected, or a setting is out of range; nothing was written.
+    pub fn set_path(&mut self, qp: QpNumber, path: &PathConfig) -> Result<(), Error> {
+        check_path(path)?;
+        if self.is_connected(qp)? {
+            let problem = "is connected; its path cannot change any more";
+            return Err(Error::QpState { qp, problem });
+        }
+        self.write_path(qp, path)
+    }
+
+    /// Whether a queue pair is connected; one that has become fatal still is.
+    ///
+    /// # Errors
+    /// The queue pair does not exist.
+    pub fn is_connected(&mut self, qp: QpNumber) -> Result<bool, Error> {
+        Ok(self.queue_pair(qp)?.enabled)
     }
 
     /// Tells a queue pair its peer and enables it.
@@ -424,6 +475,22 @@ impl<P: Platform> Ernic<P> {
         Ok(())
     }
 
+    /// Writes a queue pair's path, except the path MTU, which goes out with QPCONF.
+    fn write_path(&mut self, qp: QpNumber, path: &PathConfig) -> Result<(), Error> {
+        let q = self.queue_pair(qp)?;
+        q.qpconf = q.qpconf & !QPCONF_PATH_MTU | (path.path_mtu as u32) << 8;
+        let rnr_timer = u32::from(q.rnr_timer);
+        let advanced =
+            u32::from(path.traffic_class) | u32::from(path.ttl) << 8 | u32::from(path.pkey) << 16;
+        self.write_qp(qp, reg::QPADVCONF, advanced);
+        let timeout = u32::from(path.timeout)
+            | u32::from(path.retry_count) << 8
+            | u32::from(path.rnr_retry) << 11
+            | rnr_timer << 16;
+        self.write_qp(qp, reg::TIMEOUTCONF, timeout);
+        Ok(())
+    }
+
     /// Memory for a queue pair, all of it or none.
     fn allocate(
         &mut self,
@@ -452,6 +519,7 @@ impl<P: Platform> Ernic<P> {
         let [sq, cq, rq, doorbells] = got;
         Ok(QueuePair {
             qpconf,
+            rnr_timer: 0,
             enabled: false,
             flushing: false,
             cqe_writes: qpconf & QPCONF_CQE != 0,
@@ -563,12 +631,16 @@ fn check_queues(sq_depth: u16, rq_depth: u16, element: u32) -> Result<(), Error>
 fn check_qp(config: &QpConfig) -> Result<(), Error> {
     check_queues(config.sq_depth, config.rq_depth, config.rq_element_len)?;
     refuse_unless(config.pd <= 0x00FF_FFFF, "pd", config.pd.into(), "24 bits")?;
+    refuse_unless(config.rnr_timer <= 31, "rnr_timer", config.rnr_timer.into(), "0 to 31")?;
+    check_path(&config.path())
+}
+
+fn check_path(path: &PathConfig) -> Result<(), Error> {
     let small = [
-        ("timeout", config.timeout, 63, "0 to 63"),
-        ("retry_count", config.retry_count, 7, "0 to 7"),
-        ("rnr_retry", config.rnr_retry, 7, "0 to 7"),
-        ("rnr_timer", config.rnr_timer, 31, "0 to 31"),
-        ("traffic_class", config.traffic_class, 63, "0 to 63"),
+        ("timeout", path.timeout, 63, "0 to 63"),
+        ("retry_count", path.retry_count, 7, "0 to 7"),
+        ("rnr_retry", path.rnr_retry, 7, "0 to 7"),
+        ("traffic_class", path.traffic_class, 63, "0 to 63"),
     ];
     for (field, value, most, allowed) in small {
         refuse_unless(value <= most, field, value.into(), allowed)?;
@@ -592,6 +664,7 @@ fn check_remote(remote: &Remote, own_is_unset: bool) -> Result<(), Error> {
 
 const QPCONF_ENABLE: u32 = 1 << 0;
 const QPCONF_NO_HANDSHAKE: u32 = 1 << 4;
+const QPCONF_PATH_MTU: u32 = 7 << 8;
 const QPCONF_CQE: u32 = 1 << 5;
 const QPCONF_RECOVERY: u32 = 1 << 6;
 const QPCONF_IPV6: u32 = 1 << 7;

@@ -146,8 +146,10 @@ pub(crate) fn check(request: &Request<'_>) -> Result<(), Error> {
         let allowed = "SENDs of at most 16 bytes; put the bytes into DMA memory";
         return Err(Error::Setting { field: "inline bytes", value: len, allowed });
     }
-    if len == 0 || len > u64::from(MAX_MESSAGE_BYTES) {
-        let allowed = "1 to 8388608 bytes per work request; split longer messages";
+    // PG332 excludes SENDs of no bytes and READs of 4 or less. A WRITE of none asks whether the peer is there.
+    if len == 0 && request.opcode != Opcode::Write || len > u64::from(MAX_MESSAGE_BYTES) {
+        let allowed =
+            "1 to 8388608 bytes per work request, or a WRITE of none; split longer messages";
         return Err(Error::Setting { field: "message length", value: len, allowed });
     }
     Ok(())

@@ -7,15 +7,14 @@ own NAT, for TCP between the guest (10.0.2.15, the host is 10.0.2.2) and program
 
 import json
 import os
-import re
 import select
 import signal
 import socket
-import subprocess
 import time
 
 import image
 import packages
+from processes import GuestError, Process
 
 EMULATOR = "qemu-system-x86_64"
 EMULATOR_PACKAGES = ["qemu-system-x86"]
@@ -27,11 +26,7 @@ BOOT_TIMEOUT_S = 120
 ANSWER_MARGIN_S = 30
 
 
-class GuestError(Exception):
-    """The guest does not do what it must; says which one and what it last said."""
-
-
-class Guest:
+class Guest(Process):
     """One guest, from start to `stop`. Use as a context manager."""
 
     def __init__(self, folder, name, wire, wire_is_served=True, forwarded=(), mac="52:54:00:00:00:02"):
@@ -58,9 +53,8 @@ class Guest:
             *["-chardev", f"socket,id=control,path={self.control_path},server=on,wait=off"],
             *["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=agent"],
         ]
-        with open(f"{folder}/{name}.qemu", "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.started = time.monotonic()
+        super().__init__(f"guest {name}: QEMU", command, f"{folder}/{name}.qemu", [f"{folder}/{name}.console"])
         self.control = None
 
     def __enter__(self):
@@ -72,17 +66,7 @@ class Guest:
     def wait_until_booted(self):
         """Returns when programs can be run."""
         deadline = self.started + BOOT_TIMEOUT_S
-        while self.control is None:
-            control = socket.socket(socket.AF_UNIX)
-            try:
-                control.connect(self.control_path)
-                self.control = control
-            except OSError:
-                control.close()
-                self.check_alive()
-                if time.monotonic() > deadline:
-                    raise GuestError(f"guest {self.name}: QEMU does not open its control socket") from None
-                time.sleep(0.05)
+        self.control = self.connect(self.control_path, deadline - time.monotonic())
         self.kernel = self.request({"op": "hello"}, deadline - time.monotonic())["kernel"]
         self.booted_s = time.monotonic() - self.started
 
@@ -135,28 +119,11 @@ class Guest:
             raise GuestError(f"guest {self.name}: {request} failed there: {reply['error']}")
         return reply
 
-    def check_alive(self):
-        if self.process.poll() is not None:
-            raise GuestError(f"guest {self.name}: QEMU ended with {self.process.returncode}: {self.last_words()}")
-
-    def last_words(self):
-        """The end of what QEMU and the guest's console have said."""
-        said = []
-        for name in ("qemu", "console"):
-            try:
-                with open(f"{self.folder}/{self.name}.{name}", encoding="utf-8", errors="replace") as file:
-                    said += file.read().splitlines()[-4:]
-            except OSError:
-                pass
-        return " / ".join(re.sub(r"\x1b\S*", "", line).strip() for line in said) or "it has said nothing"
-
     def stop(self):
         """Ends it at once, as if its power were cut."""
         if self.control:
             self.control.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        super().stop()
 
 
 def emulator():

@@ -30,6 +30,14 @@ Messages, C from the client, S from the server:
     S  checked transfer, bytes, wrong, first (offset from va of the first wrong byte, -1 for none), then C the same
     C  end     and S  end: transfers, bytes, wrong
 
+Scripts. With --script FILE the client's hello has `script`, and there are no steps: after ready both ends post all of their
+requests, `depth` of them in flight, one with `wait` when all before it have ended, and take what comes.
+    C  played  requests (status of each), receives (len and immediate of each), memory (empty); when all of its own has ended
+    S  played  the same, memory is the CRC-32 of each 1024 bytes of its region; C looks at its own now, and prints both as JSON
+The region is 64 bytes, the arena where the peer reads and writes, a source of the same length, a place for each SEND of
+the peer and one for each READ and atomic of its own (each rounded up to 64, and 64 more), 64 bytes. It is filled
+with the pattern of the seed word(seed, side), and 64 zero bytes at the start of the arena, which only atomics change. See interop/script.py.
+
 Operations: send and write_imm (immediate: T as 32 bits, network order on the wire) take a receive of the responder, of size
 and of 0 bytes. fetch_add adds the operand to the first 8 bytes of the responder's pattern. cmp_swap swaps the operand in: in even
 rounds the compared value is the one that is there, in odd rounds that plus 1, and nothing may change.
@@ -42,6 +50,7 @@ import random
 import socket
 import sys
 import time
+import zlib
 
 import pyverbs.enums as e
 from pyverbs.addr import GID, AHAttr, GlobalRoute
@@ -83,6 +92,9 @@ STATUS = {
 COMPLETION_TIMEOUT_S = 60
 MASK = (1 << 64) - 1
 CLIENT, SERVER, GUARD_SIDE, OPERAND = range(4)
+SIDES = ("client", "server")
+# Scripts: bytes at the start of an arena that only atomics change, bytes for each CRC, receives that wait at most, wr_id of receives.
+CELLS, BLOCK, RECEIVES_AHEAD, RECEIVE = 64, 1024, 8, 1
 
 
 class VerifyError(Exception):
@@ -106,6 +118,9 @@ def main():
     except (VerifyError, OSError) as error:
         print(f"verify.py: {error}", file=sys.stderr)
         return 1
+    if "script" in total:
+        print(json.dumps(total))
+        return 0
     print(f"verify: {lines.peer}: {total['transfers']} transfers, {total['bytes']} bytes compared, {total['wrong']} wrong")
     return 1 if total["wrong"] else 0
 
@@ -123,6 +138,7 @@ def parse():
     parser.add_argument("-r", dest="retry", type=int, default=6)
     parser.add_argument("--timeout", type=int, default=14)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--script", metavar="FILE")
     return parser.parse_args()
 
 
@@ -179,6 +195,22 @@ class Lines:
 # --- the two ends --------------------------------------------------------------------------------------
 
 
+def slot(size):
+    """A place for a message of a script, and bytes behind it that stay as they are."""
+    return -(-size // GUARD) * GUARD + GUARD
+
+
+def comes_back(op):
+    return op == "read" or op in ATOMICS
+
+
+def script_length(script, side):
+    own, incoming = script[SIDES[side]], script[SIDES[1 - side]]
+    places = [request["size"] for request in own if comes_back(request["op"])]
+    places += [request["size"] for request in incoming if request["op"] == "send"]
+    return 2 * GUARD + 2 * script["arena"] + sum(map(slot, places))
+
+
 class End:
     """What both ends have: a queue pair, a region, and how a transfer goes."""
 
@@ -190,14 +222,14 @@ class End:
         self.pd = PD(self.context)
         self.sum = {"transfers": 0, "bytes": 0, "wrong": 0}
 
-    def open(self, seed, sizes):
-        self.seed = seed
-        self.length = (max([*sizes, 8]) + 7) // 8 * 8 + 2 * GUARD
+    def open(self, seed, sizes, script):
+        self.seed, self.script = seed, script
+        self.length = script_length(script, self.side) if script else (max([*sizes, 8]) + 7) // 8 * 8 + 2 * GUARD
         self.region = MR(self.pd, self.length, ACCESS)
         # Where the requester takes its bytes from, and puts none that are compared.
         self.source = MR(self.pd, self.length, ACCESS)
-        self.cq = CQ(self.context, 16)
-        capabilities = QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1, max_recv_sge=1)
+        self.cq = CQ(self.context, 64)
+        capabilities = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=1, max_recv_sge=1)
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capabilities))
         self.psn = random.randrange(1 << 24)
 
@@ -339,6 +371,68 @@ class End:
         return {"transfer": step["transfer"], "bytes": count, "wrong": wrong, "first": first}
 
 
+    # --- scripts ---
+
+    def prepare_script(self):
+        content = bytearray(pattern(word(self.seed, self.side), self.length))
+        content[GUARD : GUARD + CELLS] = bytes(CELLS)
+        self.region.write(bytes(content), self.length)
+
+    def play_script(self):
+        """Posts the own part, and waits until it and all that the peer sends has ended."""
+        own, incoming = self.script[SIDES[self.side]], self.script[SIDES[1 - self.side]]
+        source = self.region.buf + GUARD + self.script["arena"]
+        inbox = source + self.script["arena"]
+        returned = inbox + sum(slot(request["size"]) for request in incoming if request["op"] == "send")
+        incoming = [request for request in incoming if request["op"] in TAKES_RECEIVE]
+        statuses, received, posted, given = [], [], 0, 0
+        while len(statuses) < len(own) or len(received) < len(incoming):
+            while given < len(incoming) and given - len(received) < RECEIVES_AHEAD:
+                size = incoming[given]["size"] if incoming[given]["op"] == "send" else 0
+                self.qp.post_recv(RecvWR(wr_id=RECEIVE, num_sge=1, sg=[SGE(inbox, size, self.region.lkey)]))
+                inbox += slot(size) if incoming[given]["op"] == "send" else 0
+                given += 1
+            while posted < len(own) and posted - len(statuses) < self.script["depth"]:
+                request = own[posted]
+                if request.get("wait") and len(statuses) < posted:
+                    break
+                address = source + request.get("from", 0)
+                if comes_back(request["op"]):
+                    address, returned = returned, returned + slot(request["size"])
+                self.qp.post_send(self.script_request(request, address))
+                posted += 1
+            done = self.completion("a script")
+            status = STATUS.get(done.status, f"status-{done.status}")
+            if status != "success":
+                raise VerifyError(
+                    f"{self.lines.peer}, queue pair {self.peer['qpn']:#x}: after {len(statuses)} requests and {len(received)}"
+                    f" receives of a script: {status}"
+                )
+            if done.wr_id == RECEIVE:
+                immediate = socket.ntohl(done.imm_data) if done.wc_flags & e.IBV_WC_WITH_IMM else None
+                received.append({"len": done.byte_len, "immediate": immediate})
+            else:
+                statuses.append(status)
+        return {"requests": statuses, "receives": received, "memory": []}
+
+    def script_request(self, request, address):
+        op, remote = request["op"], self.peer["va"] + request.get("at", 0)
+        work = SendWR(opcode=OPS[op], num_sge=1, sg=[SGE(address, request["size"], self.region.lkey)])
+        if op == "write_imm":
+            work.imm_data = socket.htonl(request["operand"] & 0xFFFFFFFF)
+        if op == "cmp_swap":
+            work.set_wr_atomic(self.peer["rkey"], remote, request["compare"], request["operand"])
+        elif op == "fetch_add":
+            work.set_wr_atomic(self.peer["rkey"], remote, request["operand"], 0)
+        elif op != "send":
+            work.set_wr_rdma(self.peer["rkey"], remote)
+        return work
+
+    def memory(self):
+        content = self.region.read(self.length, 0)
+        return [zlib.crc32(content[at : at + BLOCK]) for at in range(0, self.length, BLOCK)]
+
+
 class Client(End):
     """Decides what is tested."""
 
@@ -350,13 +444,23 @@ class Client(End):
         ops = arguments.ops.split(",")
         if set(ops) - set(OPS):
             raise VerifyError(f"-o takes {', '.join(OPS)}")
-        self.open(arguments.seed, sizes)
+        script = None
+        if arguments.script:
+            with open(arguments.script, encoding="utf-8") as file:
+                script, ops, sizes = json.load(file), [], []
+        self.open(arguments.seed, sizes, script)
         hello = {"seed": arguments.seed, "mtu": arguments.mtu, "rounds": arguments.rounds, "sizes": sizes, "ops": ops}
         hello.update(self.about(), timeout=arguments.timeout, retry=arguments.retry, rnr_retry=7)
+        if script:
+            hello["script"] = script
         lines.send("hello", **hello)
         self.connect(hello, lines.receive("hello"))
+        if script:
+            self.prepare_script()
         lines.send("ready")
         lines.receive("ready")
+        if script:
+            return {"script": self.results()}
         transfer = 0
         for number in range(arguments.rounds):
             for op in ops:
@@ -370,6 +474,16 @@ class Client(End):
         lines.send("end")
         others = lines.receive("end")
         return {name: self.sum[name] + (others[name] if name != "transfers" else 0) for name in self.sum}
+
+    def results(self):
+        """What came of a script at both ends."""
+        own = self.play_script()
+        self.lines.send("played", **own)
+        theirs = self.lines.receive("played")
+        del theirs["type"]
+        own["memory"] = self.memory()
+        self.lines.send("end")
+        return {"client": own, "server": theirs}
 
     def one(self, step):
         self.prepare(step)
@@ -400,11 +514,20 @@ class Server(End):
             why = f"this is version {VERSION} with {', '.join(OPS)} at MTU {sorted(MTU)}"
             lines.send("error", why=why)
             raise VerifyError(f"{lines.peer} asks for what is not here: {why}")
-        self.open(hello["seed"], hello["sizes"])
+        script = hello.get("script")
+        self.open(hello["seed"], hello["sizes"], script)
         lines.send("hello", **self.about())
         self.connect(hello, hello)
+        if script:
+            self.prepare_script()
         lines.receive("ready")
         lines.send("ready")
+        if script:
+            own = self.play_script()
+            lines.receive("played")
+            lines.send("played", **dict(own, memory=self.memory()))
+            lines.receive("end")
+            return dict(self.sum, transfers=len(script["client"]) + len(script["server"]))
         wrong = 0
         while True:
             message = json.loads(self.lines.file.readline() or '{"type": "closed"}')

@@ -17,6 +17,8 @@ In each run that is not about a break: both programs end well; `retry_exceeded_e
 not grown; every RoCE frame of the capture has the ICRC that zlib's CRC-32 and `rnic decode` compute, and tshark finds none malformed; and, where
 no frame was lost on purpose, rxe's `rcvd_pkts` has grown by the number of RoCE frames that we sent. `verify` compares every byte, also
 those around the target, on both ends ([e2e/guest/verify.py](../e2e/guest/verify.py)).
+`script` plays a random script of 200 requests, eight in flight at each end, twice: between two ends on Linux, and between Linux
+and us. Memory and completions of both ends must be the same ([e2e/interop/script.py](../e2e/interop/script.py)).
 A loss run loses one frame of a hundred on either way, by fault rules of ours. In a break our program must end in time, with an error
 that names peer and queue pair.
 

@@ -5,6 +5,7 @@ path MTU, path MTUs at one size, and a run in which one frame of a hundred gets 
 """
 
 import dataclasses
+import zlib
 
 SIZES = (2, 64, 1000, 4096, 65536, 1 << 20)
 MTUS = (256, 512, 1024, 2048, 4096)
@@ -29,7 +30,7 @@ ERNIC_ALIGNMENT = 64
 class Operation:
     """One row of the table below."""
 
-    # The program that plays it: "perf", "rping", "verify" or "break".
+    # What plays it: "perf", "rping", "verify", "script" or "break".
     kind: str
     # perftest's program on Linux, and the word of `rnic perf`.
     linux: str = ""
@@ -46,9 +47,9 @@ class Operation:
 
 
 OPERATIONS = {
-    # `rnic rping` stands on verbs; the ERNIC face connects by `rnic verify`'s and perftest's TCP exchange.
-    "rping": Operation("rping", sizes=(100,), faces=("native",), with_loss=True),
+    "rping": Operation("rping", sizes=(100,), with_loss=True),
     "verify": Operation("verify", sizes=(0,), mtus=MTUS, with_loss=True),
+    "script": Operation("script", sizes=(0,), mtus=(256, 1024, 4096), with_loss=True),
     "send_bw": Operation("perf", "ib_send_bw", "send-bw", mtus=MTUS, with_loss=True),
     "write_bw": Operation("perf", "ib_write_bw", "write-bw", mtus=MTUS, with_loss=True),
     "read_bw": Operation("perf", "ib_read_bw", "read-bw", mtus=MTUS, with_loss=True),
@@ -103,8 +104,13 @@ class Run:
 
     @property
     def verify_operations(self):
-        """Operations of the byte-exact test."""
+        """Operations of the byte-exact test and of scripts."""
         return ("send", "write", "read") if self.face == "ernic" else ("send", "write", "write_imm", "read", "fetch_add", "cmp_swap")
+
+    @property
+    def script_seed(self):
+        """Each run plays a script of its own."""
+        return zlib.crc32(self.name.encode())
 
     @property
     def ends_guest(self):
@@ -150,7 +156,9 @@ def full():
 # What the smoke set leaves out, by operation and face.
 NOT_SMOKE = {(name, "ernic") for name in ("send_lat", "write_lat", "read_lat")}
 NOT_SMOKE |= {(name, "ernic") for name in OPERATIONS if name.startswith("break_")}
-ONE_CLIENT = {"uc_send_bw": "linux", "uc_write_bw": "rnic"}
+ONE_CLIENT = {("uc_send_bw", "native"): "linux", ("uc_write_bw", "native"): "rnic"}
+ONE_CLIENT |= {("script", "native"): "linux", ("script", "ernic"): "rnic"}
+ONE_CLIENT |= {("read_lat", "native"): "linux", ("atomic_lat", "native"): "rnic"}
 
 
 def smoke():
@@ -159,7 +167,7 @@ def smoke():
     for row, (operation, about) in enumerate(OPERATIONS.items()):
         for column, face in enumerate(about.faces):
             for client in about.clients:
-                if (operation, face) in NOT_SMOKE or ONE_CLIENT.get(operation, client) != client:
+                if (operation, face) in NOT_SMOKE or ONE_CLIENT.get((operation, face), client) != client:
                     continue
                 # Neither direction nor face always meets the same IP version.
                 family = (4, 6)[(row + column + (client == "rnic")) % 2]

@@ -6,6 +6,7 @@ wire.py.
 
 import contextlib
 import ipaddress
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import time
 
 import machine
 import matrix
+import script
 import wire
 
 OUR_MAC = "02:00:00:00:00:01"
@@ -22,7 +24,7 @@ LINUX = {4: "10.0.0.2", 6: "fd00::2"}
 PREFIX = {4: 24, 6: 64}
 # The host as the guest sees it, behind QEMU's NAT, and the guest there.
 HOST, GUEST = "10.0.2.2", "10.0.2.15"
-PERFTEST_PORT, VERIFY_PORT = 18515, 18520
+PERFTEST_PORT, VERIFY_PORT, REFERENCE_PORT = 18515, 18520, 18530
 WIRE_MTU = 9000
 DEVICE = "rxe0"
 RUN_TIMEOUT_S = 120
@@ -125,9 +127,16 @@ class Player:
         """A guest that is ready for runs. Where there is one already, it stays."""
         if self.guest:
             return
+        self.start()
+        self.finish_boot()
+
+    def start(self):
+        """A guest that boots; its end of the wire is there soon."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket)
         self.guest = machine.Guest(self.folder, "guest", self.socket, forwarded=(PERFTEST_PORT, VERIFY_PORT))
+
+    def finish_boot(self):
         self.guest.wait_until_booted()
         self.kernel = self.guest.kernel
         self.guest.shell(SETUP)
@@ -176,6 +185,35 @@ class Player:
         linux = [about.linux, "-d", DEVICE, "-x", str(self.gid_index[run.family]), "-F", *common]
         ours = [self.rnic, "perf", about.ours, *self.station(run, folder), *common]
         return self.towards(run, port, linux, ours, PERFTEST_PORT)
+
+    def script(self, run, folder, port):
+        """As for `verify`, with a script of the run's own; and the same script between two ends on Linux."""
+        unit = matrix.ERNIC_ALIGNMENT if run.face == "ernic" else 1
+        text = json.dumps(script.make(run.script_seed, run.verify_operations, unit))
+        path, there = os.path.join(folder, "script.json"), "/tmp/script.json"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.guest.shell(f"cat >{there} <<'END'\n{text}\nEND")
+        linux = ["python3", "/verify.py", "-d", DEVICE, "-x", str(self.gid_index[run.family])]
+        ours = [self.rnic, "verify", *self.station(run, folder)]
+        test = ["-m", str(run.mtu), *PATIENCE]
+        wanted = self.play_on_linux(linux, [*test, "--script", there])
+        if run.client == "linux":
+            linux += [*test, "--script", there]
+        else:
+            ours += [*test, "--script", path, "--json"]
+        return wanted, self.towards(run, port, linux, ours, VERIFY_PORT)
+
+    def play_on_linux(self, program, flags):
+        """What two ends in the guest make of a script."""
+        server = self.guest.start(*program, "-p", str(REFERENCE_PORT))
+        try:
+            self.await_port(server, REFERENCE_PORT)
+            done = self.guest.run(*program, *flags, "-p", str(REFERENCE_PORT), "127.0.0.1")
+            return json.loads(done["out"].splitlines()[-1])["script"]
+        finally:
+            with contextlib.suppress(machine.GuestError):
+                self.guest.kill(server)
 
     def towards(self, run, port, linux, ours, port_of_guest):
         """Adds TCP ports, and to the client's command the host."""
@@ -229,6 +267,8 @@ class Player:
             linux, ours = self.perf(run, folder, port)
         elif run.about.kind == "verify":
             linux, ours = self.verify(run, folder, port)
+        elif run.about.kind == "script":
+            wanted, (linux, ours) = self.script(run, folder, port)
         else:
             linux, ours = self.rping(run, folder)
         outcome.commands = {"linux": linux, "ours": ours}
@@ -251,8 +291,23 @@ class Player:
                 good = found and int(found.group(1)) and int(found.group(2)) and not int(found.group(3))
                 outcome.check(good, f"{who} does not say that all bytes are right: {text.strip()[-200:]!r}")
                 outcome.checks += int(found.group(1)) if found else 0
+        if run.about.kind == "script":
+            text = done["out"] if run.client == "linux" else program.text("out")
+            self.compare(outcome, wanted, text)
         outcome.capture = os.path.join(folder, "capture.pcapng")
         outcome.received = after["rcvd_pkts"] - before["rcvd_pkts"]
+
+    @staticmethod
+    def compare(outcome, wanted, text):
+        """The client's last line has what came of the script."""
+        try:
+            found = json.loads(text.splitlines()[-1])["script"]
+        except (IndexError, ValueError, KeyError):
+            outcome.check(False, f"the client does not say what came of the script: {text.strip()[-200:]!r}")
+            return
+        for what in script.differences(wanted, found):
+            outcome.check(False, f"not as between two ends on Linux: {what}")
+        outcome.checks += sum(len(part) for end in wanted.values() for part in end.values())
 
     @contextlib.contextmanager
     def both(self, run, folder, linux, ours, port):
@@ -288,10 +343,16 @@ class Player:
     def await_linux(self, run, process):
         """The server on Linux hears."""
         if run.about.kind == "rping":
-            look = "rdma resource show cm_id | grep -q LISTEN"
+            self.await_look(process, "rdma resource show cm_id | grep -q LISTEN")
         else:
-            port = VERIFY_PORT if run.about.kind == "verify" or run.operation == "break_ours" else PERFTEST_PORT
-            look = f"cat /proc/net/tcp /proc/net/tcp6 | grep -qi ':{port:04x} [0-9a-f]*:0000 0a'"
+            verifies = run.about.kind in ("verify", "script") or run.operation == "break_ours"
+            self.await_port(process, VERIFY_PORT if verifies else PERFTEST_PORT)
+
+    def await_port(self, process, port):
+        """A server on Linux listens on a TCP port."""
+        self.await_look(process, f"cat /proc/net/tcp /proc/net/tcp6 | grep -qi ':{port:04x} [0-9a-f]*:0000 0a'")
+
+    def await_look(self, process, look):
         deadline = time.monotonic() + LISTEN_TIMEOUT_S
         while self.guest.run("sh", "-c", look, check=False)["status"] != 0:
             if not self.guest.alive(process):

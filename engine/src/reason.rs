@@ -140,7 +140,7 @@ reasons! {
         "Use an address with the alignment that the operation needs: 8 bytes for atomics."
     ResponseGhost "response_not_expected" "A response for a PSN that is not outstanding."
         "Nothing if it is rare: it answers something that was answered before. Otherwise another sender uses this connection's numbers."
-    ResponseWhileRnr "response_during_rnr_wait" "A NAK that arrived while an RNR wait is running."
+    ResponseWhileRnr "response_during_rnr_wait" "A NAK that arrived while an RNR wait is running, or after it for what was sent before."
         "Nothing: the wait that is running covers it."
     ResponseImpliedNak "implied_nak" "A response skipped an unanswered READ or ATOMIC; it will be asked for again."
         "Nothing: it is asked for again. Look for the loss."

@@ -93,6 +93,8 @@ pub struct Requester {
     may_send: bool,
     stalled: bool,
     waiting_rnr: bool,
+    /// A NAK for a gap may still come for packets that were sent behind the one that got an RNR NAK.
+    gap_nak_owed: bool,
     implied_nak_seen: bool,
     request_ack: bool,
     /// SQD was entered and what had been started has not ended.
@@ -121,6 +123,7 @@ impl Default for Requester {
             may_send: false,
             stalled: false,
             waiting_rnr: false,
+            gap_nak_owed: false,
             implied_nak_seen: false,
             request_ack: false,
             draining: false,
@@ -274,6 +277,7 @@ impl Requester {
         self.rnr_retries_used = 0;
         self.implied_nak_seen = false;
         self.waiting_rnr = false;
+        self.gap_nak_owed = false;
         self.may_send = true;
         let outstanding = self.next_psn != self.unacknowledged;
         self.deadline = match ack_timeout_ns {
@@ -927,6 +931,7 @@ fn acknowledge(
         Syndrome::Ack(_) => advance(qp, now, psn.plus(1), face),
         Syndrome::Rnr(code) => {
             if qp.requester.waiting_rnr {
+                qp.requester.gap_nak_owed = true;
                 return Err(Reason::ResponseWhileRnr);
             }
             advance(qp, now, psn, face)?;
@@ -934,8 +939,10 @@ fn acknowledge(
             Ok(())
         }
         Syndrome::Nak(nak_code::PSN_SEQUENCE) => {
-            // Rule D-09: rxe follows its RNR NAK with this one; the wait must not be cut short.
-            if qp.requester.waiting_rnr {
+            // Rule D-09: rxe follows its RNR NAK with this one, for what was sent behind. It must neither cut the
+            // wait short nor, where it comes late, have sent again and counted what has been sent since.
+            let owed = core::mem::take(&mut qp.requester.gap_nak_owed);
+            if qp.requester.waiting_rnr || owed && psn == qp.requester.unacknowledged {
                 return Err(Reason::ResponseWhileRnr);
             }
             advance(qp, now, psn, face)?;
@@ -1020,6 +1027,7 @@ fn receiver_not_ready(qp: &mut Qp, now: Nanos, psn: Psn, code: u8, face: &mut im
     }
     requester.rnr_retries_used = requester.rnr_retries_used.saturating_add(1);
     requester.waiting_rnr = true;
+    requester.gap_nak_owed = requester.next_psn != psn.plus(1);
     // Rule Q-46: no transport timer runs meanwhile.
     requester.deadline = now.after(rnr_timer_ns(code));
     requester.seek(psn);

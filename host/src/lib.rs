@@ -4,6 +4,7 @@
 //! `unsafe` is allowed in named modules only, each block with its reason.
 #![deny(unsafe_code)]
 
+pub mod assigned;
 pub mod capture;
 pub mod clock;
 pub mod cm;
@@ -18,6 +19,7 @@ pub mod probe;
 pub mod serve;
 pub mod setup;
 pub mod station;
+pub mod uio;
 pub mod verbs;
 pub mod verify;
 pub mod vfio;

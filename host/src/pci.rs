@@ -97,14 +97,17 @@ pub enum PciError {
 
 /// Switches a PCI device's memory access and bus mastering on, by its folder in sysfs
 /// (`/sys/bus/pci/devices/...`): a device without a kernel driver has both off, and reads all ones.
+/// [`USER_SPACE_DRIVER`] has switched it on already, but for bus mastering.
 ///
 /// # Errors
 /// A file in the folder cannot be written, which needs root.
 pub fn enable(device: &Path) -> Result<(), PciError> {
     let way_out = "Run as root, and name a device that no kernel driver has";
     let failed = |path: &Path, source| PciError::File { path: path.to_owned(), source, way_out };
-    let switch = device.join("enable");
-    std::fs::write(&switch, "1").map_err(|source| failed(&switch, source))?;
+    if !driver_of(device).ends_with(USER_SPACE_DRIVER) {
+        let switch = device.join("enable");
+        std::fs::write(&switch, "1").map_err(|source| failed(&switch, source))?;
+    }
     let path = device.join("config");
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let file = file.map_err(|source| failed(&path, source))?;
@@ -112,6 +115,11 @@ pub fn enable(device: &Path) -> Result<(), PciError> {
     file.read_exact_at(&mut command, COMMAND).map_err(|source| failed(&path, source))?;
     let enabled = u16::from_le_bytes(command) | MEMORY_ACCESS | BUS_MASTER;
     file.write_all_at(&enabled.to_le_bytes(), COMMAND).map_err(|source| failed(&path, source))
+}
+
+/// The kernel's driver that has a device; empty where none has.
+pub(crate) fn driver_of(device: &Path) -> PathBuf {
+    std::fs::read_link(device.join("driver")).unwrap_or_default()
 }
 
 /// Registers and memory of a card.
@@ -139,9 +147,7 @@ impl PciCard {
         let needed = files.register_offset.saturating_add(Self::REGISTER_BYTES);
         let purpose = "for the register map behind the register offset; check the BAR number";
         let (_, registers) = map_file(&files.resource, needed, purpose, RESOURCE_WAY_OUT)?;
-        let purpose = "for at least one page; make it larger (`truncate -s 64M`)";
-        let page = rustix::param::page_size() as u64;
-        let (file, memory) = map_file(&files.memory, page, purpose, MEMORY_WAY_OUT)?;
+        let (file, memory) = map_memory_file(&files.memory)?;
         let runs = match files.bus {
             BusAddresses::From(base) => vec![Run::new(base, 0, memory.len)],
             BusAddresses::Pagemap => runs_from_pagemap(&files.memory, &file, &memory)?,
@@ -149,6 +155,12 @@ impl PciCard {
         // `needed` bytes were mapped, so the offset fits.
         let register_offset = files.register_offset as usize;
         Ok(Self { registers, register_offset, memory, runs, refused: 0 })
+    }
+
+    /// Registers from the start of a mapping, and memory that the card reaches from a bus address on.
+    pub(crate) fn of_mappings(registers: Mapping, memory: Mapping, bus: u64) -> Self {
+        let runs = vec![Run::new(bus, 0, memory.len)];
+        Self { registers, register_offset: 0, memory, runs, refused: 0 }
     }
 
     /// Reads a register.
@@ -258,9 +270,9 @@ impl Platform for PciCard {
     }
 }
 
-/// A shared mapping of a whole file.
+/// A shared mapping of a file.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
@@ -270,13 +282,23 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    fn new(file: &File, len: usize) -> io::Result<Self> {
+    pub(crate) fn new(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: the kernel chooses an unused address, so no memory of ours is replaced.
-        let start = unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0)? };
+        let start = unsafe { mmap(ptr::null_mut(), len, access, flags, file, offset)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len })
+    }
+
+    /// Where it begins.
+    pub(crate) fn address(&self) -> usize {
+        self.start.as_ptr().expose_provenance()
+    }
+
+    /// Its bytes.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
     }
 
     /// The address of `len` bytes from `offset` on, if they are inside.
@@ -351,6 +373,16 @@ impl Run {
     }
 }
 
+/// Maps a file as memory that a card reaches.
+pub(crate) fn map_memory(path: &Path) -> Result<Mapping, PciError> {
+    Ok(map_memory_file(path)?.1)
+}
+
+fn map_memory_file(path: &Path) -> Result<(File, Mapping), PciError> {
+    let purpose = "for at least one page; make it larger (`truncate -s 64M`)";
+    map_file(path, rustix::param::page_size() as u64, purpose, MEMORY_WAY_OUT)
+}
+
 fn map_file(
     path: &Path,
     needed: u64,
@@ -364,7 +396,7 @@ fn map_file(
         return Err(PciError::TooShort { path: path.to_owned(), len, needed, purpose });
     }
     let bytes = usize::try_from(len).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
-    let mapping = Mapping::new(&file, bytes).map_err(failed)?;
+    let mapping = Mapping::new(&file, 0, bytes).map_err(failed)?;
     Ok((file, mapping))
 }
 
@@ -414,15 +446,20 @@ fn runs_of(entries: impl Iterator<Item = u64>, page: usize) -> Option<Vec<Run>> 
 const RESOURCE_WAY_OUT: &str = "Give the resource file of the BAR with the ERNIC, as root, with no \
      kernel driver bound, and with memory access enabled (`setpci -s ... COMMAND=6`)";
 const MEMORY_WAY_OUT: &str = "Give a file that can be mapped shared and written";
+/// The kernel's driver that leaves a device to user space, and tells it of interrupts
+/// ([`uio`](crate::uio)).
+pub const USER_SPACE_DRIVER: &str = "uio_pci_generic";
 /// Offset of the command register in configuration space, and two of its bits.
-const COMMAND: u64 = 4;
-const MEMORY_ACCESS: u16 = 1 << 1;
-const BUS_MASTER: u16 = 1 << 2;
+pub(crate) const COMMAND: u64 = 4;
+pub(crate) const MEMORY_ACCESS: u16 = 1 << 1;
+pub(crate) const BUS_MASTER: u16 = 1 << 2;
 /// `f_type` of hugetlbfs (linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
     use softrnic_driver::{DeviceConfig, Ernic, Map, registers as reg};
 
@@ -573,6 +610,12 @@ mod tests {
         config[4..6].copy_from_slice(&0x0547_u16.to_le_bytes());
         assert_eq!(std::fs::read(folder.join("config")).expect("a file"), config);
         assert_eq!(std::fs::read(folder.join("enable")).expect("a file"), b"1");
+        // The kernel refuses to enable a device that a driver has.
+        std::fs::remove_file(folder.join("enable")).expect("was written");
+        symlink("/sys/bus/pci/drivers/uio_pci_generic", folder.join("driver")).expect("a link");
+        enable(&folder).expect("its driver has enabled it");
+        assert!(!folder.join("enable").exists());
+        std::fs::remove_file(folder.join("driver")).expect("ours");
         std::fs::remove_dir_all(&folder).expect("ours");
     }
 

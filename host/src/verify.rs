@@ -4,6 +4,8 @@
 //!
 //! It knows endpoints and no device.
 
+mod script;
+
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpStream};
 use std::time::Duration;
@@ -12,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use softrnic_engine::{PathMtu, Psn, Qpn};
 use thiserror::Error;
 
-use crate::endpoint::{Done, Endpoint, EndpointError, Local, Op, Remote, Transfer};
+use crate::endpoint::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer};
+pub use script::{Played, Received, Results, Script};
 
 /// Version of the protocol.
 const VERSION: u32 = 1;
@@ -84,6 +87,16 @@ impl Operation {
         matches!(self, Self::FetchAdd | Self::CmpSwap)
     }
 
+    /// A device that has these abilities can do it.
+    #[must_use]
+    pub const fn is_possible(self, ability: &Ability) -> bool {
+        match self {
+            Self::FetchAdd | Self::CmpSwap => ability.atomics,
+            Self::WriteImm => ability.immediate,
+            Self::Send | Self::Write | Self::Read => true,
+        }
+    }
+
     /// The requester receives.
     const fn comes_back(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CmpSwap)
@@ -114,24 +127,29 @@ pub struct Plan {
     pub timeout: u8,
     /// Retries after timeouts.
     pub retry: u8,
+    /// Requests that both ends post at the same time, instead of the rounds.
+    pub script: Option<Script>,
 }
 
 impl Plan {
     /// Bytes of the region that the plan needs at each end.
     #[must_use]
     pub fn region_len(&self) -> usize {
-        region_len(&self.sizes)
+        region_len(&self.sizes, self.script.as_ref())
     }
 }
 
-/// Bytes of a region for these sizes, with its guards.
-fn region_len(sizes: &[u32]) -> usize {
+/// Bytes of a region for a script, or for these sizes, with its guards.
+fn region_len(sizes: &[u32], script: Option<&Script>) -> usize {
+    if let Some(script) = script {
+        return script.region_len();
+    }
     let largest = sizes.iter().copied().max().unwrap_or(0).max(8) as usize;
     largest.next_multiple_of(8) + 2 * GUARD
 }
 
 /// How it went, with both ends' sums.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Summary {
     /// Transfers that succeeded.
     pub transfers: u64,
@@ -139,6 +157,9 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes that were wrong at both ends.
     pub wrong: u64,
+    /// What came of a script, at its client. Whoever played it elsewhere compares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<Results>,
 }
 
 /// Why a verification ended early.
@@ -179,6 +200,14 @@ pub enum VerifyError {
         operation: &'static str,
         /// Bytes.
         size: u32,
+        /// The other end.
+        peer: String,
+        /// What was seen.
+        why: String,
+    },
+    /// The same, in a script.
+    #[error("the script with {peer}: {why}")]
+    Script {
         /// The other end.
         peer: String,
         /// What was seen.
@@ -238,6 +267,8 @@ struct Hello {
     timeout: u8,
     retry: u8,
     rnr_retry: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    script: Option<Script>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -265,6 +296,7 @@ enum Message {
         wrong: u64,
         first: i64,
     },
+    Played(Played),
     End {
         #[serde(default)]
         transfers: u64,
@@ -296,6 +328,7 @@ pub fn ask(
         ops: plan.operations.iter().map(|op| op.name().to_owned()).collect(),
         timeout: plan.timeout,
         retry: plan.retry,
+        script: plan.script.clone(),
         ..hello(&own, psn, plan.region_len(), ability.rd_atomic_max)
     }))?;
     let theirs = match wire.hear()? {
@@ -309,8 +342,17 @@ pub fn ask(
         rd_atomic: ability.rd_atomic_max,
     };
     connect(&wire, endpoint, &theirs, psn, setting)?;
+    if let Some(script) = &plan.script {
+        script::prepare(endpoint, Role::Client, script, plan.seed)?;
+    }
     wire.say(&Message::Ready)?;
     wire.expect(&Message::Ready)?;
+    if let Some(script) = &plan.script {
+        let results = script::play(endpoint, &mut wire, Role::Client, script, &theirs)?;
+        wire.say(&Message::End { transfers: 0, bytes: 0, wrong: 0 })?;
+        let transfers = script.requests() as u64;
+        return Ok(Summary { transfers, script: results, ..Summary::default() });
+    }
     let mut end = End::new(endpoint, wire, Role::Client, &theirs, plan.seed, plan.region_len());
     let mut transfer = 0;
     for round in 0..plan.rounds {
@@ -333,6 +375,7 @@ pub fn ask(
             transfers: end.sum.transfers,
             bytes: end.sum.bytes + bytes,
             wrong: end.sum.wrong + wrong,
+            script: None,
         }),
         other => Err(end.wire.unexpected(&other, "the end was awaited")),
     }
@@ -360,18 +403,24 @@ pub fn serve(
             return Err(error);
         }
     }
-    let len = region_len(&asked.sizes);
+    if let Some(script) = &asked.script {
+        script::play(endpoint, &mut wire, Role::Server, script, &asked)?;
+        wire.expect(&Message::End { transfers: 0, bytes: 0, wrong: 0 })?;
+        return Ok(Summary { transfers: script.requests() as u64, ..Summary::default() });
+    }
+    let len = region_len(&asked.sizes, None);
     let mut end = End::new(endpoint, wire, Role::Server, &asked, asked.seed, len);
     loop {
         match end.wire.hear()? {
             Message::Step(step) => end.play(&step)?,
             Message::End { .. } => {
-                let Summary { transfers, bytes, wrong } = end.sum;
+                let Summary { transfers, bytes, wrong, .. } = end.sum;
                 end.wire.say(&Message::End { transfers, bytes, wrong })?;
                 return Ok(Summary {
                     transfers,
                     bytes: bytes + end.others.0,
                     wrong: wrong + end.others.1,
+                    script: None,
                 });
             }
             other => return Err(end.wire.unexpected(&other, "a step or the end was awaited")),
@@ -392,12 +441,7 @@ fn welcome(
         let Some(op) = Operation::ALL.into_iter().find(|op| op.name() == name) else {
             return refuse(format!("operation {name:?} is not known here"));
         };
-        let can = match op {
-            Operation::FetchAdd | Operation::CmpSwap => ability.atomics,
-            Operation::WriteImm => ability.immediate,
-            _ => true,
-        };
-        if !can {
+        if !op.is_possible(&ability) {
             return refuse(format!("{} cannot do {name}", ability.face));
         }
     }
@@ -407,10 +451,16 @@ fn welcome(
             ability.face, ability.granularity
         ));
     }
-    if region_len(&asked.sizes) > region {
+    if let Some(script) = &asked.script {
+        let why = script.check().err().or_else(|| script.beyond(&ability));
+        if let Some(why) = why {
+            return refuse(format!("a script that cannot be played: {why}"));
+        }
+    }
+    let len = region_len(&asked.sizes, asked.script.as_ref());
+    if len > region {
         return refuse(format!(
-            "sizes up to {} bytes here; start this end with a larger --max-size",
-            region - 2 * GUARD
+            "{len} bytes of memory are needed, and there are {region}; start this end with a larger --max-size"
         ));
     }
     let Some(mtu) = mtu_of(asked.mtu) else {
@@ -429,7 +479,9 @@ fn welcome(
         rd_atomic: ability.rd_atomic_max,
     };
     connect(wire, endpoint, asked, psn, setting)?;
-    let len = region_len(&asked.sizes);
+    if let Some(script) = &asked.script {
+        script::prepare(endpoint, Role::Server, script, asked.seed)?;
+    }
     wire.say(&Message::Hello(hello(&own, psn, len, ability.rd_atomic_max)))?;
     wire.expect(&Message::Ready)?;
     wire.say(&Message::Ready)

@@ -47,6 +47,7 @@ impl End {
             source_ip: std::net::Ipv4Addr::new(192, 0, 2, self.number).into(),
             dest_ip: std::net::Ipv4Addr::new(192, 0, 2, peer).into(),
             source_port: 0xC000,
+            vlan_tci: None,
         }
     }
 

@@ -5,19 +5,22 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
+use std::time::Duration;
 
 use softrnic_device::ernic::Profile;
-use softrnic_engine::PathMtu;
-use softrnic_host::endpoint::{Endpoint, ErnicEndpoint, Model, NativeEndpoint};
+use softrnic_engine::{PathMtu, Psn};
+use softrnic_host::endpoint::{Endpoint, ErnicEndpoint, Model, NativeEndpoint, Remote};
 use softrnic_host::link::QemuStream;
 use softrnic_host::port::PortConfig;
 use softrnic_host::setup::Setup;
 use softrnic_host::verbs::{Context, Options};
-use softrnic_host::verify::{GUARD, Operation, Plan, Summary, VerifyError, ask, serve};
+use softrnic_host::verify::{
+    Operation, Plan, Played, Results, Script, Summary, VerifyError, ask, serve,
+};
 use softrnic_sim::fault::{Injector, Rules};
 
 const SIZE_MAX: u32 = 16_384;
-const REGION: usize = SIZE_MAX as usize + 2 * GUARD;
+const REGION: usize = 64 << 10;
 
 fn setup(number: u8, faults: &str) -> Setup {
     Setup {
@@ -78,6 +81,7 @@ fn plan() -> Plan {
         ipv6: false,
         timeout: 14,
         retry: 6,
+        script: None,
     }
 }
 
@@ -163,6 +167,35 @@ fn a_peer_that_vanishes_ends_both_in_an_error_that_names_it() {
 }
 
 #[test]
+fn a_wire_that_is_cut_is_told_with_peer_and_queue_pair() {
+    for face in [Ernic, Native] {
+        let [mut a, b] = endpoints([face, face], "");
+        let peer = b.local(false).unwrap();
+        a.connect(&Remote {
+            ip: peer.ip,
+            qpn: peer.qpn,
+            send_psn: Psn::new(1),
+            receive_psn: Psn::new(2),
+            mtu: PathMtu::M1024,
+            timeout: 14,
+            retry: 7,
+            rnr_retry: 7,
+            rd_atomic: 1,
+        })
+        .unwrap();
+        drop(b);
+        let error = loop {
+            match a.wait(Duration::from_millis(1)) {
+                Ok(None) => {}
+                other => break other.unwrap_err().to_string(),
+            }
+        };
+        let named = format!("to 10.0.0.2 queue pair {}: ", peer.qpn);
+        assert!(error.starts_with("queue pair ") && error.contains(&named), "{error}");
+    }
+}
+
+#[test]
 fn what_the_other_end_cannot_do_is_said_before_anything_moves() {
     for (plan, words) in [
         (Plan { operations: vec![Operation::FetchAdd], ..plan() }, "ernic cannot do fetch_add"),
@@ -173,6 +206,80 @@ fn what_the_other_end_cannot_do_is_said_before_anything_moves() {
         let text = client.unwrap_err().to_string();
         assert!(text.contains(words), "{text}");
         assert!(server.unwrap_err().to_string().contains(words));
+    }
+}
+
+/// Requests of both ends that any face can do, many in flight: WRITEs over each other, READs between them, SENDs.
+fn script() -> Script {
+    let requests = |salt: u64| -> String {
+        let mut read = false;
+        let mut request = |n: u64| {
+            let op = ["write", "send", "read", "write"][(n * salt % 4) as usize];
+            let (size, at) = (64 * (1 + n * 7 % 40), 64 * (1 + n * salt % 23));
+            // A responder may put a READ off until after a WRITE that comes later.
+            let wait = op == "write" && std::mem::take(&mut read);
+            read |= op == "read";
+            let from = 64 * (n % 24);
+            format!(
+                r#"{{"op": "{op}", "size": {size}, "at": {at}, "from": {from}, "wait": {wait}}}"#
+            )
+        };
+        (0..60).map(&mut request).collect::<Vec<_>>().join(", ")
+    };
+    let text = format!(
+        r#"{{"arena": 4096, "depth": 8, "client": [{}], "server": [{}]}}"#,
+        requests(5),
+        requests(11)
+    );
+    Script::parse(&text).unwrap()
+}
+
+#[test]
+fn a_script_gives_the_same_memory_on_every_face_and_with_loss() {
+    let lossy = "[[fault]]\naction = \"drop\"\nprobability = 0.05\n\
+                 [[fault]]\naction = \"drop\"\ndirection = \"in\"\nprobability = 0.05\n";
+    let plan = Plan { script: Some(script()), timeout: 8, retry: 7, ..plan() };
+    let results = |faces, faults| -> Results {
+        let (client, server) = play(faces, faults, &plan);
+        assert_eq!(server.unwrap().transfers, 120);
+        client.unwrap().script.unwrap()
+    };
+    let wanted = results([Native, Native], "");
+    assert_eq!(wanted.client.requests, vec!["success"; 60]);
+    let sends = |played: &Played| played.receives.len();
+    assert_eq!((sends(&wanted.client), sends(&wanted.server)), (15, 15));
+    for faces in [[Native, Ernic], [Ernic, Native], [Ernic, Ernic], [Native, Native]] {
+        for faults in ["", lossy] {
+            let found = results(faces, faults);
+            assert_eq!(found.client.memory, wanted.client.memory);
+            assert_eq!(found.server.memory, wanted.server.memory);
+        }
+    }
+    let flipped = "[[fault]]\naction = \"corrupt\"\nbyte = -10\nflip = 1\nicrc = \"redo\"\n\
+                   opcode = \"SEND\"\nnth = 3\n";
+    let broken = results([Native, Native], flipped);
+    let differ = |a: &[u32], b: &[u32]| a.iter().zip(b).filter(|(a, b)| a != b).count();
+    assert_eq!(differ(&broken.client.memory, &wanted.client.memory), 0);
+    assert_eq!(differ(&broken.server.memory, &wanted.server.memory), 1);
+}
+
+#[test]
+fn a_script_beyond_a_face_is_refused_in_words() {
+    let text =
+        r#"{"arena": 4096, "depth": 1, "server": [], "client": [{"op": "write", "size": 63}]}"#;
+    for (text, why) in [
+        (text.to_owned(), "moves multiples of 64 bytes, and a write does not"),
+        (text.replace("write", "write_imm"), "ernic cannot do write_imm"),
+        (
+            text.replace("63", "64").replace("4096", "65536"),
+            "start this end with a larger --max-size",
+        ),
+    ] {
+        let plan = Plan { script: Some(Script::parse(&text).unwrap()), ..plan() };
+        let (client, server) = play([Native, Ernic], "", &plan);
+        let error = client.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert!(server.unwrap_err().to_string().contains(why));
     }
 }
 

@@ -25,6 +25,7 @@ fn path(from: u8) -> FramePath {
         source_ip: ip(from),
         dest_ip: ip(3 - from),
         source_port: 0xC000,
+        vlan_tci: None,
     }
 }
 

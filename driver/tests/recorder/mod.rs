@@ -29,6 +29,8 @@ pub(crate) struct Recorder {
     pub(crate) dma_reads: u32,
     pub(crate) dma_writes: u32,
     pub(crate) register_writes: u32,
+    /// Register writes since the last register read: on a bus they may still be on their way.
+    pub(crate) posted: u32,
     pub(crate) pauses: u32,
 }
 
@@ -47,6 +49,7 @@ impl Recorder {
             dma_reads: 0,
             dma_writes: 0,
             register_writes: 0,
+            posted: 0,
             pauses: 0,
         };
         recorder.registers.insert(reg::RESPHNDSTS.offset, 1 << 16);
@@ -123,12 +126,14 @@ impl Recorder {
 impl Platform for Recorder {
     fn read32(&mut self, offset: u32) -> u32 {
         assert_eq!(offset % 4, 0);
+        self.posted = 0;
         if self.is_dead { u32::MAX } else { self.registers.get(&offset).copied().unwrap_or(0) }
     }
 
     fn write32(&mut self, offset: u32, value: u32) {
         assert_eq!(offset % 4, 0);
         self.register_writes += 1;
+        self.posted += 1;
         let name = self.name(offset);
         self.script += &format!("{name} = {value:#010x}\n");
         if self.stuck.contains(&offset) || name.contains("STATQP") {

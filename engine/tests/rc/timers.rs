@@ -216,6 +216,27 @@ fn q_46_new_work_waits_too_and_a_sequence_nak_does_not_cut_the_wait_short() {
     assert_eq!(pair.hear(0).len(), 2);
 }
 
+/// As a slow rxe does. Each of these NAKs was taken for a loss, so that retries ran out on a peer that was only not ready.
+#[test]
+fn q_46_a_sequence_nak_that_comes_late_for_what_was_sent_before_the_wait_counts_no_retry() {
+    let mut pair = requester(Attributes { retry_count: 2, ..timeout(10) });
+    post(&mut pair, WorkOpcode::Send, 4);
+    post(&mut pair, WorkOpcode::Send, 4);
+    pair.hear(0);
+    for _ in 0..20 {
+        assert_eq!(pair.acknowledge(0, 0x2C, 0x200), None);
+        pair.pass(0, rnr_timer_ns(12));
+        assert_eq!(pair.hear(0).len(), 2);
+        assert_eq!(pair.acknowledge(0, 0x60, 0x200), Some(Reason::ResponseWhileRnr));
+        assert!(pair.hear(0).is_empty(), "it has been sent again");
+        assert_eq!(retries(&pair).0, 0);
+    }
+    // The next one is about a loss.
+    assert_eq!(pair.acknowledge(0, 0x60, 0x200), None);
+    assert_eq!(pair.hear(0).len(), 2);
+    assert_eq!(retries(&pair).0, 1);
+}
+
 #[test]
 fn q_47_a_second_rnr_nak_during_the_wait_is_ignored() {
     let mut pair = requester(Attributes { rnr_retry: 1, ..timeout(10) });

@@ -1,38 +1,24 @@
-//! Connection management on a NIC: the GSI queue pair carries the messages, and the queue pairs of
+//! Connection management on a device: its GSI queue pair carries the messages, and the queue pairs of
 //! connections go through their states at the right moments, as the kernel's RDMA CM does it.
 //!
-//! It runs in the thread that owns the station, which calls [`Agent::turn`] after each turn of the
-//! station. It knows no thread and no clock.
+//! What it needs of a device is [`Gsi`]: `native` and `ernic` have it. It runs where the device is driven, which
+//! calls [`Agent::turn`] whenever something may have come. It knows no thread and no clock.
 
 use core::fmt;
-use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use softrnic_device::verbs::{
-    AccessFlags, Ah, AsyncEvent, Connection, Cq, Error as VerbsError, LKey, Payload, QpInit,
-    RecvRequest, SendRequest, Sge, UdAddress, Verbs, WcOpcode, WorkCompletion,
-};
-use softrnic_device::{Memory, Nic};
-use softrnic_engine::{
-    Nanos, Path, PathMtu, Psn, Qpn, RemoteAccess, Service, State as QpState, Status,
-};
+use softrnic_engine::{Nanos, PathMtu, Psn, Qpn, RemoteAccess};
 use softrnic_sim::Random;
 
-use super::connection::{Accept, CmConfig, CommId, Connect, End, Error, Event, LocalQp, Peer};
+use super::connection::{
+    Accept, CmConfig, CommId, Connect, End, Error, Event, LocalQp, Parameters, Peer, State,
+};
 use super::machine::Cm;
-use super::message::{Kind, MAD_LEN, Mad, Message, Rep, Req};
+use super::message::{Kind, Mad, Message, Rep, Req};
 use super::refusal::Reject;
 use crate::port::{PortConfig, Resolution};
-use crate::station::Station;
 
-const GSI: Qpn = Qpn::new(1);
-const GSI_QKEY: u32 = 0x8001_0000;
-const GRH_LEN: usize = 40;
-/// A receive buffer: the address area and a datagram, rounded up.
-const BUFFER_LEN: u64 = 320;
-/// Datagrams in flight, and completions that wait.
-const DEPTH: u32 = 128;
 /// Datagrams that wait for a MAC address or for room.
 const OUTBOX_MAX: usize = 1024;
 
@@ -136,8 +122,8 @@ pub enum Failure {
         /// How often it was sent.
         sent: u32,
     },
-    /// The queue pair cannot be made ready.
-    Qp(VerbsError),
+    /// The queue pair cannot be made ready; the device's words.
+    Qp(String),
 }
 
 impl fmt::Display for Failure {
@@ -166,6 +152,51 @@ impl fmt::Display for End {
             Self::Restarted => f.write_str("the peer has started again"),
         }
     }
+}
+
+/// What connection management needs of a device `D`: datagrams by its GSI queue pair, the way to a peer, and the
+/// states of its queue pairs.
+pub trait Gsi<D> {
+    /// Hands over each datagram that has come, with who sent it, and counts those that cannot be. Whether the device
+    /// had something to say.
+    fn receive(
+        &mut self,
+        device: &mut D,
+        counters: &mut AgentCounters,
+        take: &mut dyn FnMut(Peer, &[u8]),
+    ) -> bool;
+
+    /// Sends a datagram; false where there is no room now.
+    fn send(&mut self, device: &mut D, peer: Peer, dest_mac: [u8; 6], mad: &Mad) -> bool;
+
+    /// The MAC address for a peer's IP address. Never waits.
+    fn resolve(&mut self, device: &mut D, now: Nanos, ip: IpAddr) -> Resolution;
+
+    /// Whether a queue pair can be connected.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&mut self, device: &mut D, qpn: Qpn) -> Result<(), String>;
+
+    /// Makes a queue pair ready to receive and to send.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    fn connect(
+        &mut self,
+        device: &mut D,
+        endpoint: &Endpoint,
+        parameters: &Parameters,
+        dest_mac: [u8; 6],
+    ) -> Result<(), String>;
+
+    /// A connection has ended: no more packets leave its queue pair, and its work is flushed. Whether its state has
+    /// changed; the program may have destroyed it already.
+    fn fail(&mut self, device: &mut D, qpn: Qpn) -> bool;
+
+    /// Whether something has arrived on a queue pair, where the device does not tell by itself: it stands for an RTU
+    /// that was lost.
+    fn has_received(&mut self, device: &mut D, qpn: Qpn) -> bool;
 }
 
 /// What a program must know.
@@ -261,59 +292,25 @@ enum Waits {
     Ready,
 }
 
-/// Connection management of one NIC.
+/// Connection management of one device, by its GSI queue pair `G`.
 #[derive(Debug)]
-pub struct Agent {
+pub struct Agent<G> {
     cm: Cm,
-    cq: Cq,
-    lkey: LKey,
-    buffers: u64,
+    gsi: G,
     random: Random,
     bound: BTreeMap<CommId, Bound>,
     outbox: VecDeque<(Peer, Box<Mad>)>,
-    /// Address handles of datagrams that have not left.
-    handles: BTreeMap<u64, Ah>,
-    pd: softrnic_device::verbs::Pd,
-    next_wr_id: u64,
     events: VecDeque<AgentEvent>,
     /// Queue pairs whose state has changed.
     changed: Vec<Qpn>,
     counters: AgentCounters,
 }
 
-impl Agent {
-    /// Bytes of NIC memory that receive buffers take.
-    pub const MEMORY_LEN: u64 = BUFFER_LEN * DEPTH as u64;
-
-    /// Makes the GSI queue pair of a NIC, with receive buffers at these bus addresses.
-    ///
-    /// # Errors
-    /// There is a GSI queue pair already, or the buffers are not memory.
-    pub fn new<M: Memory>(
-        nic: &mut Nic<Verbs, M>,
-        buffers: Range<u64>,
-        port: &PortConfig,
-        config: AgentConfig,
-    ) -> Result<Self, VerbsError> {
+impl<G> Agent<G> {
+    /// Over a GSI queue pair, for a port with these addresses.
+    #[must_use]
+    pub fn new(gsi: G, port: &PortConfig, config: AgentConfig) -> Self {
         let mut random = Random::new(config.seed, 0);
-        let pd = nic.alloc_pd()?;
-        let cq = nic.create_cq(2 * DEPTH)?;
-        let lkey =
-            nic.reg_mr(pd, buffers.start, buffers.end - buffers.start, AccessFlags::LOCAL)?.lkey;
-        let init = QpInit {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            sq_depth: DEPTH,
-            rq_depth: DEPTH,
-            max_sge: 1,
-            max_inline: MAD_LEN as u32,
-            sq_sig_all: true,
-            service: Service::Ud,
-            srq: None,
-        };
-        let gsi = nic.create_gsi_qp(&init)?;
-        nic.connect(gsi, &Connection::default())?;
         let addresses = [port.ipv4.map(|(ip, _)| ip.into()), port.ipv6.map(|(ip, _)| ip.into())];
         let cm = Cm::new(CmConfig {
             ca_guid: node_guid(port.mac, random.next_u64() as u16),
@@ -323,26 +320,16 @@ impl Agent {
             path_mtu: largest_path_mtu(port.mtu),
             ..config.cm
         });
-        let (buffers, next_wr_id) = (buffers.start, u64::from(DEPTH));
-        let agent = Self {
+        Self {
             cm,
-            cq,
-            lkey,
-            buffers,
+            gsi,
             random,
             bound: BTreeMap::new(),
             outbox: VecDeque::new(),
-            handles: BTreeMap::new(),
-            pd,
-            next_wr_id,
             events: VecDeque::new(),
             changed: Vec::new(),
             counters: AgentCounters::default(),
-        };
-        for buffer in 0..u64::from(DEPTH) {
-            agent.post_receive(nic, buffer)?;
         }
-        Ok(agent)
     }
 
     /// The connection manager: states and counters.
@@ -445,23 +432,20 @@ impl Agent {
     ///
     /// # Errors
     /// The connection is unknown, or has ended.
-    pub fn disconnect<M: Memory>(
-        &mut self,
-        now: Nanos,
-        nic: &mut Nic<Verbs, M>,
-        id: CommId,
-    ) -> Result<(), Error> {
+    pub fn disconnect<D>(&mut self, now: Nanos, device: &mut D, id: CommId) -> Result<(), Error>
+    where
+        G: Gsi<D>,
+    {
         self.cm.disconnect(now, id)?;
-        self.fail_qp(nic, id);
+        self.fail_qp(device, id);
         if self.cm.state(id).is_none() {
             self.bound.remove(&id);
         }
         Ok(())
     }
 
-    /// An asynchronous event of the NIC: the first packet on a queue pair stands for the RTU.
-    pub fn handle_async_event(&mut self, event: &AsyncEvent) {
-        let AsyncEvent::CommunicationEstablished(qpn) = *event else { return };
+    /// The first packet has come on a queue pair: it stands for the RTU.
+    pub fn communication_established(&mut self, qpn: Qpn) {
         let of = |bound: &Bound| bound.endpoint.is_some_and(|endpoint| endpoint.qpn == qpn);
         if let Some(id) = self.bound.iter().find(|(_, bound)| of(bound)).map(|(id, _)| *id) {
             // Where an RTU has come already, this is no news.
@@ -469,17 +453,25 @@ impl Agent {
         }
     }
 
-    /// Takes what has come, lets time pass, and sends what is to be sent. Call it after each turn of
-    /// the station, at the station's deadlines and at the agent's own. Whether it did something.
-    pub fn turn<M: Memory>(&mut self, now: Nanos, station: &mut Station<Verbs, M>) -> bool {
-        let mut busy = self.receive(now, &mut station.nic);
+    /// Takes what has come, lets time pass, and sends what is to be sent. Call it whenever something may have come,
+    /// and at the agent's own deadlines. Whether it did something.
+    pub fn turn<D>(&mut self, now: Nanos, device: &mut D) -> bool
+    where
+        G: Gsi<D>,
+    {
+        let Self { cm, gsi, counters, .. } = self;
+        let mut busy = gsi.receive(device, counters, &mut |from, mad| {
+            // Refusals are counted there, and the peer is told where it should know.
+            let _ = cm.handle_mad(now, from, mad);
+        });
         if self.cm.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.cm.handle_timeout(now);
             busy = true;
         }
-        self.follow_events(&mut station.nic);
-        self.advance(now, station);
-        self.transmit(now, station) || busy
+        self.look_for_first_packets(device);
+        self.follow_events(device);
+        self.advance(now, device);
+        self.transmit(now, device) || busy
     }
 
     /// When [`Agent::turn`] has something to do by itself.
@@ -493,6 +485,13 @@ impl Agent {
         self.events.pop_front()
     }
 
+    /// Whether a connection has this queue pair: those in time wait do, so that its number is not used again at once.
+    #[must_use]
+    pub fn holds(&self, qpn: Qpn) -> bool {
+        let mut endpoints = self.bound.values().filter_map(|bound| bound.endpoint);
+        endpoints.any(|endpoint| endpoint.qpn == qpn)
+    }
+
     /// A queue pair whose state has changed since the last call; for whoever keeps a copy of it.
     pub fn poll_changed_qp(&mut self) -> Option<Qpn> {
         self.changed.pop()
@@ -502,64 +501,23 @@ impl Agent {
         Psn::new(self.random.next_u64() as u32)
     }
 
-    fn post_receive<M: Memory>(
-        &self,
-        nic: &mut Nic<Verbs, M>,
-        buffer: u64,
-    ) -> Result<(), VerbsError> {
-        let address = self.buffers + buffer * BUFFER_LEN;
-        let sges = [Sge { address, length: BUFFER_LEN as u32, lkey: self.lkey }];
-        nic.post_recv(GSI, &RecvRequest { wr_id: buffer, sges: &sges })
-    }
-
-    fn receive<M: Memory>(&mut self, now: Nanos, nic: &mut Nic<Verbs, M>) -> bool {
-        let mut done = [WorkCompletion::default(); 16];
-        let mut busy = false;
-        while let Ok(count @ 1..) = nic.poll_cq(self.cq, &mut done) {
-            busy = true;
-            for completion in &done[..count] {
-                let ok = completion.status == Status::Success;
-                if completion.wr_id >= u64::from(DEPTH) {
-                    self.counters.send_errors += u64::from(!ok);
-                    if let Some(ah) = self.handles.remove(&completion.wr_id) {
-                        // It was made by `send` and is destroyed here only.
-                        let _ = nic.destroy_ah(ah);
-                    }
-                    continue;
-                }
-                if !(ok && completion.opcode == WcOpcode::Recv && self.take(now, nic, completion)) {
-                    self.counters.receive_errors += 1;
-                }
-                // A buffer that cannot be posted again is one less; messages may be lost.
-                if self.post_receive(nic, completion.wr_id).is_err() {
-                    self.counters.receive_errors += 1;
-                }
+    fn look_for_first_packets<D>(&mut self, device: &mut D)
+    where
+        G: Gsi<D>,
+    {
+        for (id, bound) in &self.bound {
+            let Some(Endpoint { qpn, .. }) = bound.endpoint else { continue };
+            if self.cm.state(*id) == Some(State::RepSent) && self.gsi.has_received(device, qpn) {
+                // It was in this state a moment ago.
+                let _ = self.cm.communication_established(*id);
             }
         }
-        busy
     }
 
-    /// A datagram has come; false where it says not from whom.
-    fn take<M: Memory>(
-        &mut self,
-        now: Nanos,
-        nic: &Nic<Verbs, M>,
-        completion: &WorkCompletion,
-    ) -> bool {
-        let mut bytes = [0; BUFFER_LEN as usize];
-        let len = (completion.byte_len as usize).min(bytes.len());
-        let address = self.buffers + completion.wr_id * BUFFER_LEN;
-        let read = nic.memory.read(address, &mut bytes[..len]);
-        let (Ok(()), Some((area, mad))) = (read, bytes[..len].split_first_chunk()) else {
-            return false;
-        };
-        let (Some(ip), Some(qpn)) = (source_ip(area), completion.source_qpn) else { return false };
-        // Refusals are counted there, and the peer is told where it should know.
-        let _ = self.cm.handle_mad(now, Peer { ip, qpn }, mad);
-        true
-    }
-
-    fn follow_events<M: Memory>(&mut self, nic: &mut Nic<Verbs, M>) {
+    fn follow_events<D>(&mut self, device: &mut D)
+    where
+        G: Gsi<D>,
+    {
         while let Some(event) = self.cm.poll_event() {
             match event {
                 Event::Requested { id, peer, req } => {
@@ -575,13 +533,13 @@ impl Agent {
                 }
                 Event::Established { id } => self.tell_established(id),
                 Event::Rejected { id, reason, .. } => {
-                    self.fail(nic, id, Failure::Rejected(reason));
+                    self.fail(device, id, Failure::Rejected(reason));
                 }
                 Event::Unreachable { id, unanswered, sent } => {
-                    self.fail(nic, id, Failure::Unreachable { unanswered, sent });
+                    self.fail(device, id, Failure::Unreachable { unanswered, sent });
                 }
                 Event::Disconnected { id, by } => {
-                    self.fail_qp(nic, id);
+                    self.fail_qp(device, id);
                     if self.bound.contains_key(&id) {
                         self.events.push_back(AgentEvent::Disconnected { id, by });
                     }
@@ -611,52 +569,64 @@ impl Agent {
     }
 
     /// Ends what has not become a connection.
-    fn fail<M: Memory>(&mut self, nic: &mut Nic<Verbs, M>, id: CommId, why: Failure) {
-        self.fail_qp(nic, id);
+    fn fail<D>(&mut self, device: &mut D, id: CommId, why: Failure)
+    where
+        G: Gsi<D>,
+    {
+        self.fail_qp(device, id);
         if let Some(Bound { peer, .. }) = self.bound.remove(&id) {
             self.events.push_back(AgentEvent::Failed { id, peer, why });
         }
     }
 
-    fn fail_qp<M: Memory>(&mut self, nic: &mut Nic<Verbs, M>, id: CommId) {
+    fn fail_qp<D>(&mut self, device: &mut D, id: CommId)
+    where
+        G: Gsi<D>,
+    {
         let endpoint = self.bound.get(&id).and_then(|bound| bound.endpoint);
         let Some(Endpoint { qpn, .. }) = endpoint else { return };
-        // The program may have destroyed or reset it already.
-        if !matches!(nic.state(qpn), None | Some(QpState::Reset | QpState::Error)) {
-            let _ = nic.set_state(qpn, QpState::Error);
+        if self.gsi.fail(device, qpn) {
             self.changed.push(qpn);
         }
     }
 
     /// Connections that wait for nothing but a MAC address.
-    fn advance<M: Memory>(&mut self, now: Nanos, station: &mut Station<Verbs, M>) {
+    fn advance<D>(&mut self, now: Nanos, device: &mut D)
+    where
+        G: Gsi<D>,
+    {
         if self.bound.values().all(|bound| bound.waits.is_none()) {
             return;
         }
         let waiting = self.bound.iter().filter(|(_, bound)| bound.waits.is_some());
         let waiting: Vec<_> = waiting.map(|(id, bound)| (*id, bound.peer)).collect();
         for (id, peer) in waiting {
-            match station.resolve(now, peer) {
+            match self.gsi.resolve(device, now, peer) {
                 Resolution::Asking => {}
-                Resolution::Known(mac) => self.go_on(now, &mut station.nic, id, mac),
+                Resolution::Known(mac) => self.go_on(now, device, id, mac),
                 silence => {
                     // Too late for a REJ that would arrive: the peer gives up by itself.
                     self.cm.abandon(id);
-                    self.fail(&mut station.nic, id, Failure::Address(silence));
+                    self.fail(device, id, Failure::Address(silence));
                 }
             }
         }
     }
 
     /// The next step of a connection whose peer has a MAC address.
-    fn go_on<M: Memory>(&mut self, now: Nanos, nic: &mut Nic<Verbs, M>, id: CommId, mac: [u8; 6]) {
-        let Some(waits) = self.bound.get_mut(&id).and_then(|bound| bound.waits.take()) else {
-            return;
-        };
+    fn go_on<D>(&mut self, now: Nanos, device: &mut D, id: CommId, mac: [u8; 6])
+    where
+        G: Gsi<D>,
+    {
+        let Some(bound) = self.bound.get_mut(&id) else { return };
+        let Some(waits) = bound.waits.take() else { return };
+        let endpoint = bound.endpoint;
         // Where the queue pair cannot follow, the peer is told no, and not yes and goodbye.
-        if let Err(error) = self.check_qp(nic, id) {
+        if let Some(Endpoint { qpn, .. }) = endpoint
+            && let Err(error) = self.gsi.check(device, qpn)
+        {
             let _ = self.cm.reject(id, Reject::NO_QP, &[]);
-            return self.fail(nic, id, Failure::Qp(error));
+            return self.fail(device, id, Failure::Qp(error));
         }
         if let Waits::Reply(accept) = &waits
             && self.cm.accept(now, id, accept).is_err()
@@ -665,71 +635,22 @@ impl Agent {
             return;
         }
         // The REP is not sent before this returns.
-        if let Err(error) = self.ready_qp(nic, id, mac) {
-            let _ = self.cm.disconnect(now, id);
-            return self.fail(nic, id, Failure::Qp(error));
+        if let Some((endpoint, parameters)) = endpoint.zip(self.cm.parameters(id)) {
+            if let Err(error) = self.gsi.connect(device, &endpoint, &parameters, mac) {
+                let _ = self.cm.disconnect(now, id);
+                return self.fail(device, id, Failure::Qp(error));
+            }
+            self.changed.push(endpoint.qpn);
         }
         if matches!(waits, Waits::Ready) && self.cm.ready(id).is_ok() {
             self.tell_established(id);
         }
     }
 
-    /// Whether a connection's queue pair can be connected.
-    fn check_qp<M: Memory>(&self, nic: &Nic<Verbs, M>, id: CommId) -> Result<(), VerbsError> {
-        let endpoint = self.bound.get(&id).and_then(|bound| bound.endpoint);
-        let Some(Endpoint { qpn, .. }) = endpoint else { return Ok(()) };
-        match nic.state(qpn) {
-            None => Err(VerbsError::UnknownQp(qpn)),
-            Some(QpState::Reset | QpState::Init) => Ok(()),
-            Some(state) => Err(VerbsError::WrongState { qpn, state }),
-        }
-    }
-
-    /// From RESET or INIT to RTS.
-    fn ready_qp<M: Memory>(
-        &mut self,
-        nic: &mut Nic<Verbs, M>,
-        id: CommId,
-        dest_mac: [u8; 6],
-    ) -> Result<(), VerbsError> {
-        let endpoint = self.bound.get(&id).and_then(|bound| bound.endpoint);
-        let Some((endpoint, parameters)) = endpoint.zip(self.cm.parameters(id)) else {
-            return Ok(());
-        };
-        let path = Path {
-            dest_mac,
-            dest_ip: parameters.remote,
-            traffic_class: parameters.traffic_class,
-            hop_limit: parameters.hop_limit.max(1),
-            flow_label: parameters.flow_label,
-            ..Path::default()
-        };
-        let connection = Connection {
-            path,
-            path_mtu: parameters.path_mtu,
-            dest_qpn: parameters.dest_qpn,
-            send_psn: parameters.send_psn,
-            expected_psn: parameters.expected_psn,
-            pkey: parameters.pkey,
-            remote_access: endpoint.remote_access,
-            // 0 is for ever.
-            ack_timeout: match parameters.ack_timeout {
-                0 => endpoint.ack_timeout_max,
-                asked => asked.min(endpoint.ack_timeout_max),
-            },
-            retry_count: parameters.retry_count,
-            rnr_retry: parameters.rnr_retry,
-            min_rnr_timer: endpoint.min_rnr_timer,
-            max_rd_atomic: parameters.max_rd_atomic,
-            max_dest_rd_atomic: parameters.max_dest_rd_atomic,
-            ..Connection::default()
-        };
-        nic.connect(endpoint.qpn, &connection)?;
-        self.changed.push(endpoint.qpn);
-        Ok(())
-    }
-
-    fn transmit<M: Memory>(&mut self, now: Nanos, station: &mut Station<Verbs, M>) -> bool {
+    fn transmit<D>(&mut self, now: Nanos, device: &mut D) -> bool
+    where
+        G: Gsi<D>,
+    {
         let mut busy = false;
         while let Some(message) = self.cm.poll_transmit() {
             if self.outbox.len() < OUTBOX_MAX {
@@ -741,9 +662,9 @@ impl Agent {
         // Each is looked at once; those that wait keep their order.
         for _ in 0..self.outbox.len() {
             let Some((peer, mad)) = self.outbox.pop_front() else { break };
-            match station.resolve(now, peer.ip) {
+            match self.gsi.resolve(device, now, peer.ip) {
                 Resolution::Known(mac) => {
-                    if self.send(&mut station.nic, peer, mac, &mad).is_err() {
+                    if !self.gsi.send(device, peer, mac, &mad) {
                         self.outbox.push_front((peer, mad));
                         break;
                     }
@@ -755,7 +676,7 @@ impl Agent {
                     if let Ok((_, Message::Req(req))) = Message::decode(&*mad) {
                         let id = CommId(req.local_comm_id);
                         self.cm.abandon(id);
-                        self.fail(&mut station.nic, id, Failure::Address(silence));
+                        self.fail(device, id, Failure::Address(silence));
                     }
                     busy = true;
                 }
@@ -763,42 +684,14 @@ impl Agent {
         }
         busy
     }
-
-    fn send<M: Memory>(
-        &mut self,
-        nic: &mut Nic<Verbs, M>,
-        peer: Peer,
-        dest_mac: [u8; 6],
-        mad: &Mad,
-    ) -> Result<(), VerbsError> {
-        if self.handles.len() >= DEPTH as usize {
-            return Err(VerbsError::Exhausted("send queue of the GSI queue pair"));
-        }
-        let path = Path { dest_mac, dest_ip: peer.ip, ..Path::default() };
-        let ah = nic.create_ah(self.pd, &path)?;
-        let request = SendRequest {
-            wr_id: self.next_wr_id,
-            payload: Payload::Inline(mad),
-            ud: Some(UdAddress { ah, remote_qpn: peer.qpn, remote_qkey: GSI_QKEY }),
-            signaled: true,
-            ..SendRequest::default()
-        };
-        if let Err(error) = nic.post_send(GSI, &request) {
-            nic.destroy_ah(ah)?;
-            return Err(error);
-        }
-        self.handles.insert(self.next_wr_id, ah);
-        self.next_wr_id += 1;
-        Ok(())
-    }
 }
 
-/// Who sent a datagram: its 40-byte area is an IPv6 header, or ends with an IPv4 header.
-fn source_ip(area: &[u8; GRH_LEN]) -> Option<IpAddr> {
-    match (area[0] >> 4, area[20] >> 4) {
-        (6, _) => area[8..24].first_chunk().map(|ip: &[u8; 16]| Ipv6Addr::from(*ip).into()),
-        (0, 4) => area[32..36].first_chunk().map(|ip: &[u8; 4]| Ipv4Addr::from(*ip).into()),
-        _ => None,
+impl Parameters {
+    /// Local ACK timeout, where the program takes `max` at most: 4.096 us x 2^value.
+    #[must_use]
+    pub fn ack_timeout_within(&self, max: u8) -> u8 {
+        // 0 is for ever.
+        if self.ack_timeout == 0 { max } else { self.ack_timeout.min(max) }
     }
 }
 

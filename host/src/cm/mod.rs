@@ -3,7 +3,7 @@
 //!
 //! [`message`] is bytes; [`Cm`] is the state of many connections, active and passive. Neither knows a
 //! queue pair's rings, a socket or a clock. Numbers for timeouts and retries are those of Linux.
-//! [`agent`] joins them to a NIC.
+//! [`agent`] joins them to a device, by [`native::NativeGsi`] or [`ernic::ErnicGsi`].
 //!
 //! ```
 //! use softrnic_host::cm::{Accept, Cm, CmConfig, Connect, Event, LocalQp, Peer, message};
@@ -39,9 +39,12 @@
 
 pub mod agent;
 mod connection;
+pub mod ernic;
 mod fields;
+pub(crate) mod inbox;
 mod machine;
 pub mod message;
+pub mod native;
 mod receive;
 mod refusal;
 
@@ -49,5 +52,6 @@ pub use connection::{
     Accept, CmConfig, CommId, Connect, End, Error, Event, LocalQp, Parameters, Peer, State,
 };
 pub use fields::{Field, Show};
+pub use inbox::Wanted;
 pub use machine::{Cm, CmCounters};
 pub use refusal::{Refusal, Reject};

@@ -1,14 +1,27 @@
 //! One reliable connection and its memory, whatever device stands behind it: what programs need that run over
 //! every face. A program knows no device; an endpoint knows no program.
 
-mod ernic;
-mod native;
+//!
+//! A [`Connector`] is a NIC whose endpoints RDMA CM connects.
 
+mod connector;
+mod ernic;
+mod ernic_connector;
+mod model;
+mod native;
+mod native_connector;
+mod pair;
+
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub use ernic::{Card, ErnicEndpoint, Model};
+pub use connector::Connector;
+pub use ernic::ErnicEndpoint;
+pub use ernic_connector::ErnicConnector;
+pub use model::{Card, Model};
 pub use native::NativeEndpoint;
+pub use native_connector::NativeConnector;
 use softrnic_engine::{PathMtu, Psn, Qpn};
 use thiserror::Error;
 
@@ -21,7 +34,9 @@ pub struct Ability {
     pub atomics: bool,
     /// WRITE WITH IMMEDIATE with its value handed to software.
     pub immediate: bool,
-    /// Sizes and offsets are multiples of this, in bytes.
+    /// It says how long a received message is.
+    pub lengths: bool,
+    /// Sizes and offsets of WRITEs and READs are multiples of this, in bytes. A WRITE of no bytes goes everywhere.
     pub granularity: u32,
     /// Longest message in bytes.
     pub message_max: u32,
@@ -133,6 +148,14 @@ pub struct EndpointError {
 impl EndpointError {
     pub(crate) fn new(what: impl ToString) -> Self {
         Self { what: what.to_string() }
+    }
+}
+
+/// A connection's two ends, for errors.
+fn connection(qp: impl fmt::Display, peer: Option<(IpAddr, Qpn)>) -> String {
+    match peer {
+        Some((ip, peer)) => format!("queue pair {qp} to {ip} queue pair {peer}"),
+        None => format!("queue pair {qp}"),
     }
 }
 

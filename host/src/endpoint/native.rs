@@ -1,9 +1,8 @@
 //! An endpoint on the native face: verbs on the NIC's thread.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer};
+use super::{Ability, Done, Endpoint, EndpointError, Local, Op, Remote, Transfer, connection};
 use crate::verbs::{
     AccessFlags, Connection, Context, Cq, Event, Mr, Path, Payload, Pd, Qp, QpInit, RecvRequest,
     RemoteAccess, SendOp, SendRequest, Status, WcOpcode, WorkCompletion,
@@ -13,6 +12,16 @@ use crate::verbs::{
 const DEPTH: u32 = 64;
 /// READs and atomics outstanding: as many as rxe has by default.
 const RD_ATOMIC: u8 = 16;
+/// What the native face can do.
+pub(super) const ABILITY: Ability = Ability {
+    face: "native",
+    atomics: true,
+    immediate: true,
+    lengths: true,
+    granularity: 1,
+    message_max: 1 << 31,
+    rd_atomic_max: RD_ATOMIC,
+};
 /// How long neighbours may take to answer.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -44,6 +53,11 @@ impl NativeEndpoint {
         Ok(Self { context, pd, cq, mr, len, qp, peer: None, posted: 0, trouble: None })
     }
 
+    /// Its queue pair.
+    pub(super) const fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
     fn offset(&self, offset: u64) -> Result<usize, EndpointError> {
         usize::try_from(offset).map_err(|_| {
             EndpointError::new(format!(
@@ -56,11 +70,9 @@ impl NativeEndpoint {
     fn done(&self, done: &WorkCompletion) -> Done {
         if done.status != Status::Success {
             let why = done.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let peer = self.peer.map(|peer| format!(" to {} queue pair {}", peer.ip, peer.qpn));
             let what = format!(
-                "queue pair {}{}: {:?}{why}; `rnic explain WC_STATUS={}` says what that means{}",
-                done.qpn,
-                peer.unwrap_or_default(),
+                "{}: {:?}{why}; `rnic explain WC_STATUS={}` says what that means{}",
+                connection(done.qpn, self.peer.map(|peer| (peer.ip, peer.qpn))),
                 done.status,
                 done.status as u8,
                 self.trouble.as_ref().map(|why| format!(". {why}")).unwrap_or_default()
@@ -100,27 +112,11 @@ const fn name_of(status: Status) -> &'static str {
 
 impl Endpoint for NativeEndpoint {
     fn ability(&self) -> Ability {
-        Ability {
-            face: "native",
-            atomics: true,
-            immediate: true,
-            granularity: 1,
-            message_max: 1 << 31,
-            rd_atomic_max: RD_ATOMIC,
-        }
+        ABILITY
     }
 
     fn local(&self, ipv6: bool) -> Result<Local, EndpointError> {
-        let port = self.context.port();
-        let ip = if ipv6 {
-            port.ipv6.map(|(ip, _)| IpAddr::V6(ip))
-        } else {
-            port.ipv4.map(|(ip, _)| IpAddr::V4(ip))
-        };
-        let family = if ipv6 { "IPv6" } else { "IPv4" };
-        let ip = ip.ok_or_else(|| {
-            EndpointError::new(format!("this port has no {family} address; give --address"))
-        })?;
+        let ip = self.context.port().own_address(ipv6).map_err(EndpointError::new)?;
         Ok(Local { ip, qpn: self.qp.qpn(), va: self.mr.va(), rkey: self.mr.rkey().0 })
     }
 
@@ -217,7 +213,11 @@ impl Endpoint for NativeEndpoint {
             }
             if !ended {
                 return match &self.trouble {
-                    Some(why) => Err(EndpointError::new(why)),
+                    Some(why) => {
+                        let connection =
+                            connection(self.qp.qpn(), self.peer.map(|peer| (peer.ip, peer.qpn)));
+                        Err(EndpointError::new(format!("{connection}: {why}")))
+                    }
                     None => Ok(None),
                 };
             }

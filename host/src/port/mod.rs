@@ -60,7 +60,36 @@ impl Default for PortConfig {
     }
 }
 
+/// How software that drives a device by registers finds a peer's MAC address.
+pub trait Resolve {
+    /// The MAC address for a peer's IP address. Never waits.
+    fn resolve(&mut self, ip: IpAddr) -> Resolution;
+
+    /// What it means that nobody answers for an address, and the way out.
+    fn silence(&self, ip: IpAddr) -> String {
+        format!("nobody answers for {ip} on this link; is the peer up, and in the same network?")
+    }
+
+    /// Why nothing comes any more, if that is known.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+}
+
 impl PortConfig {
+    /// The port's own address of a family.
+    ///
+    /// # Errors
+    /// It has none; what to do.
+    pub fn own_address(&self, ipv6: bool) -> Result<IpAddr, String> {
+        let (own, family) = if ipv6 {
+            (self.ipv6.map(|(ip, _)| ip.into()), "IPv6")
+        } else {
+            (self.ipv4.map(|(ip, _)| ip.into()), "IPv4")
+        };
+        own.ok_or_else(|| format!("this port has no {family} address; give --address"))
+    }
+
     /// The engine's port with these addresses. An address family that is missing gets the unspecified address,
     /// which no packet can have as its destination.
     #[must_use]

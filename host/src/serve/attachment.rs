@@ -1,5 +1,5 @@
 //! What the owning thread serves beside the link, between two turns: a virtual machine that sees the NIC's
-//! registers, say. It uses the station directly, so that nobody waits for another thread.
+//! registers, or an echo. It uses the station directly, so that nobody waits for another thread.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,7 +11,14 @@ use crate::station::Station;
 /// Something else that has file descriptors and wants the station.
 pub trait Attachment<D, M> {
     /// What to wait on before the next turn.
-    fn wait_for(&self) -> Vec<(BorrowedFd<'_>, PollFlags)>;
+    fn wait_for(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        Vec::new()
+    }
+
+    /// When it has something to do by itself.
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
 
     /// Does what has come, and never waits. Called before each turn of the station, with its time. Returns
     /// whether there was anything.
@@ -23,10 +30,6 @@ pub trait Attachment<D, M> {
 
 /// Nothing.
 impl<D, M> Attachment<D, M> for () {
-    fn wait_for(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        Vec::new()
-    }
-
     fn before(&mut self, _: Nanos, _: &mut Station<D, M>) -> bool {
         false
     }

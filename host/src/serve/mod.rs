@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `server` | the owning thread: turns, waits, loses its link and gets it back |
 //! | `ask` | how other threads ask the owner, and wake it |
-//! | `attachment` | what else the owner serves between turns: a virtual machine |
+//! | `attachment` | what else the owner serves between turns: a virtual machine, or the echo |
+//! | `echo` | connects whoever asks by RDMA CM, and sends messages back |
 //! | `reopen` | opens the link, and again after it went away |
 //! | `unplugged` | the link that is none |
 //! | `state` | what there is to see, as plain data |
@@ -17,6 +18,7 @@
 mod ask;
 mod attachment;
 mod control;
+pub mod echo;
 mod listen;
 mod metrics;
 mod reopen;

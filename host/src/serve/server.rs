@@ -273,7 +273,8 @@ impl<D: Described<M> + 'static, M: Memory + 'static> Server<D, M> {
         attachment: &impl Attachment<D, M>,
     ) -> Result<(), ServeError> {
         let now = self.owned.now();
-        let deadline = self.owned.station.next_deadline();
+        let deadlines = [self.owned.station.next_deadline(), attachment.next_deadline()];
+        let deadline = deadlines.into_iter().flatten().min();
         let timeout = deadline.filter(|&at| at != Nanos::NEVER).map(|at| {
             let left = Duration::from_nanos(at.0.saturating_sub(now.0));
             Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }

@@ -1,9 +1,8 @@
 //! Connection management for programs with threads: what librdmacm is to libibverbs. The messages and the states
 //! of connections are [`crate::cm`]'s, on the NIC's thread; here are calls to it and the events that come back.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use softrnic_engine::Qpn;
 
@@ -12,50 +11,12 @@ use super::context::Context;
 use super::error::Error;
 use super::nic::Nic;
 use super::rings::Queue;
-use crate::cm::agent::{Agent, AgentConfig, AgentCounters, AgentEvent, Endpoint, Request};
+use crate::cm::agent::{self, AgentConfig, AgentCounters, AgentEvent, Endpoint, Request};
+use crate::cm::inbox::{Inbox, Wanted};
+use crate::cm::native::NativeGsi;
 use crate::cm::{self, CmCounters, CommId};
 
-/// Events that wait for the program at most; further ones are dropped and counted.
-const EVENTS_MAX: usize = 1 << 16;
-
-#[derive(Debug, Default)]
-struct Mail {
-    waiting: VecDeque<AgentEvent>,
-    /// Connections of which nobody wants to hear any more.
-    forgotten: BTreeSet<CommId>,
-    lost: u64,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    mail: Mutex<Mail>,
-    arrived: Condvar,
-}
-
-impl Inbox {
-    fn mail(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, event: AgentEvent) {
-        let mut mail = self.mail();
-        let last = matches!(event, AgentEvent::Closed { .. } | AgentEvent::Failed { .. });
-        let wanted = !if last {
-            mail.forgotten.remove(&event.id())
-        } else {
-            mail.forgotten.contains(&event.id())
-        };
-        if !wanted {
-            return;
-        }
-        if mail.waiting.len() < EVENTS_MAX {
-            mail.waiting.push_back(event);
-            self.arrived.notify_all();
-        } else {
-            mail.lost += 1;
-        }
-    }
-}
+pub(super) type Agent = agent::Agent<NativeGsi>;
 
 /// What the NIC's thread has of connection management.
 pub(super) struct OnNic {
@@ -92,27 +53,6 @@ impl Nic {
         let Some(state) = self.station.nic.state(qpn) else { return };
         if let Some(Queue::Pair(pair)) = self.queue_of(qpn) {
             pair.shared.set_state(state);
-        }
-    }
-}
-
-/// Which events a call waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
-    /// All.
-    Any,
-    /// Requests of peers.
-    Requests,
-    /// Those of one connection.
-    Of(CommId),
-}
-
-impl Wanted {
-    fn matches(self, event: &AgentEvent) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Requests => matches!(event, AgentEvent::Requested { .. }),
-            Self::Of(id) => event.id() == id && !matches!(event, AgentEvent::Requested { .. }),
         }
     }
 }
@@ -178,7 +118,7 @@ impl Connections {
     pub fn open(context: &Context, seed: u64) -> Result<Self, Error> {
         let inbox = Arc::new(Inbox::default());
         let for_nic = inbox.clone();
-        let buffer = Buffer::new(Agent::MEMORY_LEN as usize)?;
+        let buffer = Buffer::new(NativeGsi::MEMORY_LEN as usize)?;
         let config = AgentConfig { cm: cm::CmConfig::default(), seed };
         let port = context.port().clone();
         context.0.call(move |nic| {
@@ -187,8 +127,9 @@ impl Connections {
             }
             let device = &mut nic.station.nic;
             let start = device.memory.map(buffer);
-            match Agent::new(device, start..start + Agent::MEMORY_LEN, &port, config) {
-                Ok(agent) => {
+            match NativeGsi::new(device, start..start + NativeGsi::MEMORY_LEN) {
+                Ok(gsi) => {
+                    let agent = Agent::new(gsi, &port, config);
                     nic.connections = Some(OnNic { agent, inbox: for_nic });
                     Ok(())
                 }
@@ -268,37 +209,20 @@ impl Connections {
     pub fn disconnect(&self, id: CommId) -> Result<(), Error> {
         Ok(self.call(move |agent, nic| {
             let now = nic.now();
-            agent.disconnect(now, &mut nic.station.nic, id)
+            agent.disconnect(now, &mut nic.station, id)
         })??)
     }
 
     /// Nobody wants to hear of a connection any more.
     pub fn forget(&self, id: CommId) {
         let known = self.call(move |agent, _| agent.cm().state(id).is_some());
-        let mut mail = self.inbox.mail();
-        mail.waiting.retain(|event| event.id() != id);
-        if known.unwrap_or(false) {
-            mail.forgotten.insert(id);
-        }
+        self.inbox.forget(id, known.unwrap_or(false));
     }
 
     /// Waits for the next event (`rdma_get_cm_event`); `None` when the time is over. Others keep their order.
     #[must_use]
     pub fn event(&self, wanted: Wanted, timeout: Duration) -> Option<AgentEvent> {
-        let start = Instant::now();
-        let mut mail = self.inbox.mail();
-        loop {
-            let at = mail.waiting.iter().position(|event| wanted.matches(event));
-            if let Some(event) = at.and_then(|at| mail.waiting.remove(at)) {
-                return Some(event);
-            }
-            let left = timeout.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return None;
-            }
-            let woken = self.inbox.arrived.wait_timeout(mail, left);
-            mail = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.inbox.wait(wanted, timeout)
     }
 
     /// What has passed: messages by kind, refusals by reason, and datagrams that could not be sent.

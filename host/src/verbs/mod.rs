@@ -71,8 +71,9 @@ mod nic;
 mod qp;
 mod rings;
 
+pub use crate::cm::Wanted;
 pub use buffer::{Buffer, SharedMemory};
-pub use connections::{Connections, Wanted};
+pub use connections::Connections;
 pub use context::{Context, Counters, Event, Options};
 pub use cq::{CompletionChannel, Cq};
 pub use domain::{Ah, Mr, Pd};

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-use softrnic_device::verbs::{Cq as CqHandle, RecvRequest, Sge, Verbs, WorkCompletion};
+use softrnic_device::verbs::{AsyncEvent, Cq as CqHandle, RecvRequest, Sge, Verbs, WorkCompletion};
 use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Qpn, Status};
 
@@ -267,8 +267,10 @@ impl Nic {
             self.deliver_refused();
         }
         while let Some(event) = self.station.nic.get_async_event() {
-            if let Some(on_nic) = &mut self.connections {
-                on_nic.agent().handle_async_event(&event);
+            if let (Some(on_nic), AsyncEvent::CommunicationEstablished(qpn)) =
+                (&mut self.connections, &event)
+            {
+                on_nic.agent().communication_established(*qpn);
             }
             self.shared.events.push(Event::Async(event));
             busy = true;

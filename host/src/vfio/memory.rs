@@ -69,14 +69,6 @@ pub enum MapError {
     /// The operating system refuses.
     #[error("guest memory cannot be mapped: {0}")]
     System(#[from] MmapRegionError),
-    /// Nothing is mapped there.
-    #[error("nothing is mapped between {address:#x} and {address:#x} + {len:#x}")]
-    NothingThere {
-        /// First bus address.
-        address: u64,
-        /// Bytes.
-        len: u64,
-    },
     /// A map would be cut in two.
     #[error("unmapping {len:#x} bytes at {address:#x} would cut what is mapped at {other:#x}")]
     Cut {
@@ -208,10 +200,11 @@ impl GuestMemory {
         Ok(reachable)
     }
 
-    /// Unmaps everything in a range. Maps are not cut.
+    /// Unmaps everything in a range; that may be nothing, as Linux' type 1 IOMMU has it too: a guest's IOMMU
+    /// empties all of an address space, whatever was in it. Maps are not cut.
     ///
     /// # Errors
-    /// Nothing is there, or only a part of a map is meant; nothing has changed then.
+    /// It is no range, or only a part of a map is meant; nothing has changed then.
     pub fn unmap(&mut self, address: u64, len: u64) -> Result<(), MapError> {
         let last = len.checked_sub(1).and_then(|rest| address.checked_add(rest));
         let last = last.ok_or(MapError::NotPages { address, len })?;
@@ -220,9 +213,6 @@ impl GuestMemory {
         let cut = |map: &&Map| map.start < address || map.last > last;
         if let Some(other) = self.maps[from..to].iter().find(cut) {
             return Err(MapError::Cut { address, len, other: other.start });
-        }
-        if from == to {
-            return Err(MapError::NothingThere { address, len });
         }
         self.maps.drain(from..to);
         Ok(())

@@ -79,7 +79,6 @@ impl From<MapError> for Refusal {
             MapError::TooMany => Errno::NOSPC,
             MapError::NoDescriptor { .. } => Errno::BADF,
             MapError::CanShrink => Errno::PERM,
-            MapError::NothingThere { .. } => Errno::NOENT,
             MapError::System(_) => Errno::NOMEM,
             MapError::NotPages { .. } | MapError::BehindEnd { .. } | MapError::Cut { .. } => {
                 Errno::INVAL

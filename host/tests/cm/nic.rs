@@ -2,101 +2,31 @@
 //! queue pairs that it connects. Virtual time. What crosses is `golden/cm.pcapng`, which foreign judges
 //! read; `SOFTRNIC_WRITE_GOLDEN=1 cargo test -p softrnic-host --test cm` writes it.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use softrnic_device::verbs::{
-    AccessFlags, Cq, Payload, QpInit, RecvRequest, SendRequest, Sge, Verbs, WorkCompletion,
+    AccessFlags, AsyncEvent, Cq, Payload, QpInit, RecvRequest, SendRequest, Sge, Verbs,
+    WorkCompletion,
 };
 use softrnic_device::{Nic, Ram};
-use softrnic_engine::packet::FRAME_LEN_MAX;
-use softrnic_engine::{Nanos, PathMtu, Qpn, Room, Rx, State as QpState, Status};
-use softrnic_host::capture::{Interface, Writer};
+use softrnic_engine::{Nanos, PathMtu, Qpn, State as QpState, Status};
 use softrnic_host::cm::agent::{Agent, AgentConfig, AgentEvent, Endpoint, Failure, Request};
+use softrnic_host::cm::native::NativeGsi;
 use softrnic_host::cm::{CmConfig, CommId, End, Reject};
-use softrnic_host::link::{Limits, Link, LinkCounters, LinkError, Written};
-use softrnic_host::port::{HostPort, PortConfig};
+use softrnic_host::port::HostPort;
 use softrnic_host::station::Station;
+
+use crate::cable::{Cable, CableEnd, ip, port};
 
 const PORT: u16 = 7174;
 const BUFFERS: u64 = 0x10_0000;
 
-/// A wire: frames of each direction, and a capture of all.
-struct Cable {
-    waiting: [VecDeque<Vec<u8>>; 2],
-    cut: bool,
-    now: Nanos,
-    capture: Writer<Vec<u8>>,
-}
-
-struct CableEnd {
-    side: usize,
-    cable: Arc<Mutex<Cable>>,
-    room: Vec<u8>,
-}
-
-impl Link for CableEnd {
-    fn name(&self) -> &str {
-        "cable"
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::of_mtu(1500)
-    }
-
-    fn receive(
-        &mut self,
-        budget: usize,
-        take: &mut dyn FnMut(&mut [u8], Rx),
-    ) -> Result<usize, LinkError> {
-        let mut taken = 0;
-        while taken < budget {
-            let frame = self.cable.lock().unwrap().waiting[1 - self.side].pop_front();
-            let Some(mut frame) = frame else { break };
-            take(&mut frame, Rx::default());
-            taken += 1;
-        }
-        Ok(taken)
-    }
-
-    fn room(&mut self) -> Option<Room<'_>> {
-        Some(Room { bytes: &mut self.room, segments: 1, source_port: None })
-    }
-
-    fn commit(&mut self, written: Written) {
-        let mut cable = self.cable.lock().unwrap();
-        let frame = self.room[..written.len].to_vec();
-        let now = cable.now;
-        cable.capture.packet(self.side as u32, now, &frame, &[]).unwrap();
-        if !cable.cut {
-            cable.waiting[self.side].push_back(frame);
-        }
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        Ok(())
-    }
-
-    fn wants_write(&self) -> bool {
-        false
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn counters(&self) -> LinkCounters {
-        LinkCounters::default()
-    }
-}
-
 struct Side {
     station: Station<Verbs, Ram>,
-    agent: Agent,
+    agent: Agent<NativeGsi>,
     cq: Cq,
     pd: softrnic_device::verbs::Pd,
     lkey: softrnic_device::verbs::LKey,
@@ -109,41 +39,21 @@ struct World {
     now: Nanos,
 }
 
-fn port(number: u8) -> PortConfig {
-    PortConfig {
-        mac: [2, 0, 0, 0, 0, number],
-        ipv4: Some(([192, 0, 2, number].into(), 24)),
-        ipv6: Some((format!("2001:db8::{number}").parse().unwrap(), 64)),
-        ..PortConfig::default()
-    }
-}
-
-fn ip(number: u8, v6: bool) -> IpAddr {
-    let port = port(number);
-    if v6 { port.ipv6.unwrap().0.into() } else { port.ipv4.unwrap().0.into() }
-}
-
 impl World {
     fn new() -> Self {
-        let interfaces = ["client", "server"].map(|name| Interface {
-            name: name.to_owned(),
-            description: "a port of the native face".to_owned(),
-        });
-        let capture = Writer::new(Vec::new(), &interfaces).unwrap();
         let now = Nanos(1_000_000);
-        let waiting = [VecDeque::new(), VecDeque::new()];
-        let cable = Arc::new(Mutex::new(Cable { waiting, cut: false, now, capture }));
+        let cable = Cable::new(now);
         let ends = [0, 1].map(|side: usize| {
             let config = port(side as u8 + 1);
             let mut nic = Nic::verbs(config.engine_port(), Ram::new(BUFFERS, 1 << 20));
-            let end = BUFFERS + Agent::MEMORY_LEN;
+            let end = BUFFERS + NativeGsi::MEMORY_LEN;
             let agent_config = AgentConfig { cm: CmConfig::default(), seed: side as u64 };
-            let agent = Agent::new(&mut nic, BUFFERS..end, &config, agent_config).unwrap();
+            let gsi = NativeGsi::new(&mut nic, BUFFERS..end).unwrap();
+            let agent = Agent::new(gsi, &config, agent_config);
             let pd = nic.alloc_pd().unwrap();
             let cq = nic.create_cq(64).unwrap();
             let lkey = nic.reg_mr(pd, end, 4096, AccessFlags::ALL).unwrap().lkey;
-            let link =
-                Box::new(CableEnd { side, cable: cable.clone(), room: vec![0; FRAME_LEN_MAX] });
+            let link = Box::new(CableEnd::new(side, &cable));
             let station = Station::new(nic, link, HostPort::new(config));
             Side { station, agent, cq, pd, lkey, events: Vec::new() }
         });
@@ -151,7 +61,7 @@ impl World {
     }
 
     fn memory(&self) -> u64 {
-        BUFFERS + Agent::MEMORY_LEN
+        BUFFERS + NativeGsi::MEMORY_LEN
     }
 
     /// A queue pair in INIT with one receive posted.
@@ -181,7 +91,9 @@ impl World {
             for Side { station, agent, events, .. } in &mut self.ends {
                 moved |= !station.turn(self.now).unwrap().idle();
                 while let Some(event) = station.nic.get_async_event() {
-                    agent.handle_async_event(&event);
+                    if let AsyncEvent::CommunicationEstablished(qpn) = event {
+                        agent.communication_established(qpn);
+                    }
                 }
                 agent.turn(self.now, station);
                 moved |= !station.turn(self.now).unwrap().idle();
@@ -261,7 +173,7 @@ impl World {
 
     fn disconnect(&mut self, side: usize, id: CommId) {
         let (Side { station, agent, .. }, now) = (&mut self.ends[side], self.now);
-        agent.disconnect(now, &mut station.nic, id).unwrap();
+        agent.disconnect(now, station, id).unwrap();
     }
 }
 
@@ -314,7 +226,7 @@ fn a_peer_whose_cable_is_cut_is_reported_on_both_sides() {
     let mut world = World::new();
     world.ends[1].agent.listen(PORT, 3).unwrap();
     let [(qpn, ours), _] = world.established(false);
-    world.cable.lock().unwrap().cut = true;
+    world.cable.lock().unwrap().lose = Box::new(|_, _| true);
     world.send(0, qpn, b"into the void");
     // 8 times 4.096 us x 2^17 and more.
     world.run_ms(60_000);

@@ -14,7 +14,6 @@ use crate::guest::{Guest, RAM_BASE, RAM_LEN, interrupt_target, memory_file, wait
 
 const BAR: u32 = ERNIC_BAR as u32;
 const EPERM: i32 = 1;
-const ENOENT: i32 = 2;
 const EBADF: i32 = 9;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
@@ -186,11 +185,11 @@ fn maps_that_overlap_are_not_pages_or_have_no_memory_behind_them() {
     );
     let socket = socket.unwrap().0;
     assert_eq!(client.request(Command::DmaMap, &body, &[socket.as_fd()]), Err(EPERM), "a socket");
-    for (address, size, errno) in
-        [(0x9000, 0x1000, ENOENT), (0x1000, 0x1000, EINVAL), (0, 0, EINVAL), (u64::MAX, 2, EINVAL)]
-    {
-        assert_eq!(client.unmap(address, size), Err(errno), "{address:#x} {size:#x}");
+    for (address, size) in [(0x1000, 0x1000), (0, 0), (u64::MAX, 2)] {
+        assert_eq!(client.unmap(address, size), Err(EINVAL), "{address:#x} {size:#x}");
     }
+    // An IOMMU in the guest empties address spaces that are empty.
+    client.unmap(0x9000, 0x1000).unwrap();
     client.unmap(0x1000, 0x2000).unwrap();
     client.check_alive();
 }

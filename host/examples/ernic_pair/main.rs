@@ -2,17 +2,24 @@
 //! and for a virtual machine's model of one (docs/vfio-user.md).
 //!
 //! ```text
-//! cargo build --release -p softrnic-host --example ernic_pair --target x86_64-unknown-linux-musl
+//! e2e/card/build FOLDER      # as a program without libraries, for a guest that has none
 //! ernic_pair passive /sys/bus/pci/devices/0000:01:00.0 /dev/hugepages/rnic 2 1 100
 //! ernic_pair active  /sys/bus/pci/devices/0000:01:00.0 /dev/hugepages/rnic 1 2 100
 //! ernic_pair measure /sys/bus/pci/devices/0000:01:00.0 /dev/hugepages/rnic 1 2 10000
 //! ernic_pair drain   /sys/bus/pci/devices/0000:01:00.0 /dev/hugepages/rnic 2 1 0
 //! ernic_pair idle    /sys/bus/pci/devices/0000:01:00.0 /dev/hugepages/rnic 1 2 0
+//! ernic_pair interrupts /sys/bus/pci/devices/0000:01:00.0 /dev/hugepages/rnic 1 2 1000
+//! ernic_pair listen     /sys/bus/pci/devices/0000:01:00.0 /dev/hugepages/rnic 2 1 0
 //! ```
 //!
 //! Arguments: what to do, the device, a file of memory on hugetlbfs (made here), the own number, the
 //! peer's number, rounds. Numbers become MAC and IP addresses, 02:00:00:00:00:NN and 10.0.0.NN. All else
 //! is the same on both sides, so that nothing has to be told: the active side may start first.
+//! `interrupts` and `listen` sleep until the device's interrupt instead of polling: INTx where
+//! `uio_pci_generic` has the device, MSI-X where `vfio-pci` has it. With `vfio-pci` an IOMMU stands between
+//! device and memory; else the device is reached through its files in sysfs.
+
+mod interrupts;
 
 use std::error::Error;
 use std::fs::File;
@@ -22,13 +29,19 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use softrnic_driver::{
-    Completion, DeviceConfig, Ernic, Local, Map, PathMtu, Platform, QpConfig, QpNumber, Received,
-    RegionAccess, RegionConfig, Remote, Request, registers,
+    Completion, DeviceConfig, Ernic, Interrupts, Local, Map, PathMtu, Platform, QpConfig, QpNumber,
+    Received, RegionAccess, RegionConfig, Remote, Request, registers,
 };
+use softrnic_host::assigned::AssignedDevice;
 use softrnic_host::pci::{BusAddresses, CardFiles, PciCard, enable};
+use softrnic_host::uio::UioInterrupt;
+
+use crate::interrupts::Line;
 
 type Failure = Box<dyn Error>;
 
+/// The BAR with the registers.
+const BAR: u32 = 2;
 const MEMORY_LEN: u64 = 16 << 20;
 const REGION_VA: u64 = 0x7000_0000_0000;
 const REGION_LEN: usize = 1 << 20;
@@ -66,13 +79,25 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<(), Failure> {
     let [role, device, memory, own, peer, rounds] = arguments else {
         return Err(
-            "usage: ernic_pair active|passive|measure|drain|idle DEVICE MEMORY OWN PEER ROUNDS"
+            "usage: ernic_pair active|passive|measure|drain|idle|interrupts|listen DEVICE MEMORY OWN PEER ROUNDS"
                 .into(),
         );
     };
     let (own, peer, rounds): (u8, u8, u32) = (own.parse()?, peer.parse()?, rounds.parse()?);
-    let mut node = Node::bring_up(Path::new(device), Path::new(memory), own, peer)?;
+    let device = Path::new(device);
+    let by_interrupt = matches!(role.as_str(), "interrupts" | "listen");
+    let assigned =
+        if AssignedDevice::has(device) { Some(AssignedDevice::open(device)?) } else { None };
+    let line = match &assigned {
+        _ if !by_interrupt => None,
+        Some(assigned) => Some(Line::Msix(assigned.msix(0)?)),
+        None => Some(Line::Intx(UioInterrupt::open(device)?)),
+    };
+    let card = open(device, assigned.as_ref(), Path::new(memory))?;
+    let mut node = Node::bring_up(card, own, peer, by_interrupt)?;
     match role.as_str() {
+        "interrupts" => node.interrupts(&mut line.ok_or("no interrupt line")?, rounds)?,
+        "listen" => node.listen(&mut line.ok_or("no interrupt line")?)?,
         "active" => node.active(rounds)?,
         "passive" => node.passive(rounds)?,
         "measure" => node.measure(rounds)?,
@@ -89,6 +114,26 @@ fn say(text: &str) -> Result<(), Failure> {
     Ok(stdout().flush()?)
 }
 
+/// Registers, and memory in a file that is made here.
+fn open(
+    device: &Path,
+    assigned: Option<&AssignedDevice>,
+    memory: &Path,
+) -> Result<PciCard, Failure> {
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(memory);
+    file.and_then(|file| file.set_len(MEMORY_LEN))?;
+    if let Some(assigned) = assigned {
+        return Ok(assigned.card(BAR, memory)?);
+    }
+    enable(device)?;
+    Ok(PciCard::open(&CardFiles {
+        resource: device.join(format!("resource{BAR}")),
+        register_offset: 0,
+        memory: memory.into(),
+        bus: BusAddresses::Pagemap,
+    })?)
+}
+
 struct Node {
     ernic: Ernic<PciCard>,
     qp: QpNumber,
@@ -98,20 +143,12 @@ struct Node {
 }
 
 impl Node {
-    fn bring_up(device: &Path, memory: &Path, own: u8, peer: u8) -> Result<Self, Failure> {
-        enable(device)?;
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(memory);
-        file.and_then(|file| file.set_len(MEMORY_LEN))?;
-        let card = PciCard::open(&CardFiles {
-            resource: device.join("resource2"),
-            register_offset: 0,
-            memory: memory.into(),
-            bus: BusAddresses::Pagemap,
-        })?;
+    fn bring_up(card: PciCard, own: u8, peer: u8, by_interrupt: bool) -> Result<Self, Failure> {
         let config = DeviceConfig {
             mac: [2, 0, 0, 0, 0, own],
             ipv4: [10, 0, 0, own].into(),
             wait_looks: 10_000,
+            interrupt_mask: Interrupts::COMPLETION | Interrupts::RECEIVE,
             ..DeviceConfig::default()
         };
         let mut ernic = Ernic::bring_up(card, Map::V4_0, &config)?;
@@ -132,6 +169,8 @@ impl Node {
             // Two seconds, seven times again: the peer may not be up yet.
             timeout: 19,
             rq_depth: 64,
+            cq_interrupt: by_interrupt,
+            rq_interrupt: by_interrupt,
             ..QpConfig::default()
         })?;
         let ip: std::net::Ipv4Addr = [10, 0, 0, peer].into();
