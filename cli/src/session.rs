@@ -289,6 +289,10 @@ impl Session {
     /// The connection has ended, or broke, or this program was told to stop.
     pub(crate) fn wait(&mut self) -> Result<Finished, Ended> {
         loop {
+            // Where there is always something to do, nobody waits.
+            if self.port.stopped() {
+                return Err(Ended::Stopped);
+            }
             match self.endpoint.wait(LOOK) {
                 Ok(Some(Done::Failed { status, what })) => return Err(self.failed(status, &what)),
                 Ok(Some(Done::Receive { len, .. })) => {
@@ -304,9 +308,6 @@ impl Session {
                     }
                 }
                 Ok(None) => {
-                    if self.port.stopped() {
-                        return Err(Ended::Stopped);
-                    }
                     if let Some(ended) = self.parted(Duration::ZERO) {
                         return Err(ended);
                     }

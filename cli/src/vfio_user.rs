@@ -24,14 +24,14 @@ pub(crate) struct VfioArgs {
     /// Show the NIC as a PCI device: the UNIX socket that QEMU's vfio-user-pci connects to
     #[arg(long, value_name = "SOCKET")]
     pub(crate) vfio_user: Option<PathBuf>,
-    /// Whose reading of the register space
-    #[arg(long, default_value = Profile::V4_0.name, value_parser = profile)]
-    profile: Profile,
+    /// Whose reading of the register space [default: v4.0, and v3.1 with --reconic]
+    #[arg(long, value_parser = profile)]
+    profile: Option<Profile>,
     /// Queue pair numbers that the NIC is built with: 8, 16, ... 2048 (256 before v4)
     #[arg(long, value_name = "NUMBER", default_value_t = 256, value_parser = clap::value_parser!(u16).range(8..=2048))]
     queue_pairs: u16,
     /// RecoNIC's card: ERNIC 3.1 inside of its BAR, DMA windows, memory of its own
-    #[arg(long, conflicts_with_all = ["profile", "queue_pairs"])]
+    #[arg(long, conflicts_with = "queue_pairs")]
     reconic: bool,
     /// Write down on the error output what happens, as it happens
     #[arg(long, value_enum, value_name = "WHAT")]
@@ -45,8 +45,9 @@ enum Trace {
     Registers,
 }
 
-/// Bytes of memory on RecoNIC's card. Pages that nobody touches cost nothing.
-const CARD_MEMORY_LEN: usize = 1 << 30;
+/// Bytes of memory on RecoNIC's card: as much as a 32-bit BAR can have and still find room in a small
+/// machine. Pages that nobody touches cost nothing.
+const CARD_MEMORY_LEN: usize = 256 << 20;
 
 /// Serves an ERNIC on `socket` until a signal comes.
 pub(crate) fn run(
@@ -68,7 +69,7 @@ pub(crate) fn run(
         return serve(args, socket, board, Nic::ernic(config, memory), setup, options, signals);
     }
     let config = ErnicConfig {
-        profile: args.profile,
+        profile: args.profile.unwrap_or(Profile::V4_0),
         num_qp: args.queue_pairs,
         vlan_tci: setup.port.vlan_tci,
         ..ErnicConfig::default()
@@ -121,6 +122,10 @@ fn report(socket: &Socket) -> io::Result<()> {
 pub(crate) fn check(args: &VfioArgs) -> Result<()> {
     if args.vfio_user.is_none() && (args.trace.is_some() || args.reconic) {
         bail!("--trace and --reconic need --vfio-user: nobody else can reach the registers");
+    }
+    let card = reconic::config().profile;
+    if let Some(other) = args.profile.filter(|other| args.reconic && *other != card) {
+        bail!("--reconic has an ERNIC {}, not {}: leave --profile away", card.name, other.name);
     }
     Ok(())
 }

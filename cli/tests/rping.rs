@@ -92,7 +92,8 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn good(output: &Output) -> String {
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}: {out}{errors}", output.status);
     text(&output.stdout)
 }
 
@@ -179,7 +180,7 @@ fn a_peer_that_is_killed_is_named_with_its_queue_pair() {
         let args = ["rping", "-c", "-a", "10.0.0.2", "--ack-timeout", "10", "--retries", "3"];
         let mut command = client(&wire, &[&args[..], &["--face", ours]].concat());
         let mut client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let Server { mut child, .. } = server;
+        let Server { mut child, errors: _open } = server;
         // It has played a round.
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut String::new()).unwrap();
@@ -242,7 +243,7 @@ fn a_peer_that_stands_still_is_found_out_on_either_face() {
         let args = ["rping", "-c", "-a", "10.0.0.2", "--ack-timeout", "10", "--retries", "3"];
         let mut command = client(&wire, &[&args[..], &["--face", ours]].concat());
         let mut client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let Server { mut child, .. } = server;
+        let Server { mut child, errors: _open } = server;
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut String::new()).unwrap();
         let pid = rustix::process::Pid::from_child(&child);
@@ -254,5 +255,32 @@ fn a_peer_that_stands_still_is_found_out_on_either_face() {
         child.wait().unwrap();
         assert!(said.contains("10.0.0.2 (its QP 0x"), "{said}");
         assert!(said.contains("does not answer, and all retries are used up"), "{said}");
+    }
+}
+
+#[test]
+fn rounds_without_end_stop_when_told_to() {
+    for [ours, theirs] in [["native", "ernic"], ["ernic", "native"]] {
+        let wire = Wire::new("rping-stop");
+        let Server { mut child, errors: _open } =
+            Server::start(&wire, &["rping", "-s", "-v", "--face", theirs]);
+        let mut command =
+            client(&wire, &["rping", "-c", "-a", "10.0.0.2", "--face", ours, "--json"]);
+        let client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        for _ in 0..10 {
+            out.read_line(&mut String::new()).unwrap();
+        }
+        // What the server prints besides must not stop it.
+        let rest = thread::spawn(move || out.read_to_string(&mut String::new()));
+        let pid = rustix::process::Pid::from_child(&client);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let said = client.wait_with_output().unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&good(&said)).unwrap();
+        // It would play thousands until there is a pause.
+        let rounds = summary["rounds"].as_u64().unwrap();
+        assert!((9..1000).contains(&rounds), "{summary}");
+        rest.join().unwrap().unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
     }
 }

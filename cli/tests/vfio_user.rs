@@ -3,7 +3,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,11 +17,13 @@ fn rnic(arguments: &[&str]) -> Command {
 
 #[test]
 fn flags_that_need_each_other_say_so() {
-    let cases: [(&[&str], &str); 4] = [
+    let card = ["--face", "ernic", "--vfio-user", "s", "--reconic", "--profile", "v4.0"];
+    let cases: [(&[&str], &str); 5] = [
         (&["--vfio-user", "s"], "add --face ernic"),
         (&["--face", "ernic"], "add --vfio-user SOCKET"),
         (&["--face", "ernic", "--trace", "registers"], "need --vfio-user"),
         (&["--face", "ernic", "--vfio-user", "s", "--profile", "v9"], "the profiles are v4.0"),
+        (&card, "--reconic has an ERNIC v3.1, not v4.0"),
     ];
     for (flags, expected) in cases {
         let done = rnic(&["--link", "none:"]).args(flags).output().unwrap();
@@ -43,41 +46,75 @@ fn ask(client: &mut UnixStream, command: u8, body: &[u8]) -> Vec<u8> {
     reply
 }
 
-#[test]
-fn a_client_reads_registers_which_are_traced_and_counted_until_the_signal_comes() {
-    let folder = std::env::temp_dir().join(format!("rnic-vfio-user-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (wire, socket) = (folder.join("wire"), folder.join("nic"));
-    // The other end of the cable.
-    let _listener = UnixListener::bind(&wire).unwrap();
-    let link = format!("qemu-stream:{}", wire.display());
-    let mut served =
-        rnic(&["--face", "ernic", "--link", &link, "--trace", "registers", "--vfio-user"])
+/// A served NIC with a client that has greeted it.
+struct Served {
+    folder: PathBuf,
+    process: Child,
+    out: BufReader<ChildStdout>,
+    client: UnixStream,
+    /// The other end of the cable.
+    _listener: UnixListener,
+}
+
+impl Served {
+    fn start(name: &str, flags: &[&str]) -> Self {
+        let folder = format!("rnic-vfio-user-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let (wire, socket) = (folder.join("wire"), folder.join("nic"));
+        let listener = UnixListener::bind(&wire).unwrap();
+        let link = format!("qemu-stream:{}", wire.display());
+        let mut process = rnic(&["--face", "ernic", "--link", &link, "--vfio-user"])
             .arg(&socket)
+            .args(flags)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-    let mut out = BufReader::new(served.stdout.take().unwrap());
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    assert!(line.starts_with("QEMU: -device '{\"driver\":\"vfio-user-pci\""), "{line}");
-    let mut client = UnixStream::connect(&socket).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    ask(&mut client, 1, &[0, 0, 0, 0, b'{', b'}', 0]);
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert!(line.starts_with("QEMU: -device '{\"driver\":\"vfio-user-pci\""), "{line}");
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        ask(&mut client, 1, &[0, 0, 0, 0, b'{', b'}', 0]);
+        Self { folder, process, out, client, _listener: listener }
+    }
+
+    /// Ends it as a signal does. What it counted, and what it said.
+    fn stop(mut self) -> (String, String) {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        let mut counted = String::new();
+        self.out.read_to_string(&mut counted).unwrap();
+        let mut said = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(self.process.wait().unwrap().success(), "{said}");
+        assert!(!self.folder.join("nic").exists());
+        std::fs::remove_dir_all(&self.folder).unwrap();
+        (counted, said)
+    }
+}
+
+#[test]
+fn a_client_reads_registers_which_are_traced_and_counted_until_the_signal_comes() {
+    let mut served = Served::start("trace", &["--trace", "registers"]);
     // XRNICCONF, in BAR 2.
-    let reply = ask(&mut client, 9, &[0, 0, 0x10, 0, 0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0]);
+    let reply = ask(&mut served.client, 9, &[0, 0, 0x10, 0, 0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0]);
     assert_eq!(reply.len(), 20);
-    let pid = Pid::from_child(&served);
-    kill_process(pid, Signal::TERM).unwrap();
-    let mut counted = String::new();
-    out.read_to_string(&mut counted).unwrap();
-    let mut said = String::new();
-    served.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(served.wait().unwrap().success(), "{said}");
+    let (counted, said) = served.stop();
     assert!(said.contains(" read  0x100000 XRNICCONF = 0x"), "{said}");
     let words: Vec<&str> = counted.split_whitespace().collect();
     assert!(words.windows(2).any(|pair| pair == ["messages", "2"]), "{counted}");
-    assert!(!socket.exists());
-    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn reconics_card_has_its_registers_in_bar_2_and_its_memory_in_bar_4() {
+    let mut served = Served::start("reconic", &["--reconic", "--profile", "v3.1"]);
+    for (bar, len) in [(2, 4 << 20), (4, 256 << 20), (5, 0u64)] {
+        let mut body = [0; 32];
+        (body[0], body[8]) = (32, bar);
+        let reply = ask(&mut served.client, 5, &body);
+        assert_eq!(reply[16..24], len.to_le_bytes(), "BAR {bar}");
+    }
+    served.stop();
 }

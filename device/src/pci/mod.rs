@@ -40,3 +40,7 @@ pub const ERNIC_IDENTITY: Identity = Identity {
 /// The BAR with ERNIC's registers. Chosen: 2, where RecoNIC's library and scripts look for it
 /// (`resource2`).
 pub const ERNIC_BAR: usize = 2;
+
+/// The BAR with memory of the card's own, where a card has some. Chosen: the first that is free, and ours
+/// alone. On RecoNIC's card the host reaches that memory by the DMA engine's queues, which are not here.
+pub const MEMORY_BAR: usize = 4;

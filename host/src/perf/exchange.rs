@@ -7,12 +7,17 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use softrnic_engine::PathMtu;
 
 use super::PerfError;
 
 /// The version that we say we are: what perftest 4.5 calls its protocol.
 const VERSION: &str = "6.06";
+/// The other end is asked whether it is there after so long a silence, so often, so many times.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
 /// Bytes of a version.
 const VERSION_LEN: usize = 16;
 /// Oldest version that exchanges all that we do.
@@ -108,6 +113,14 @@ pub struct Wire {
     client: bool,
 }
 
+/// A machine that is gone is found out while this end waits for the other's test to end, which may take any time.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)
+}
+
 impl Wire {
     /// Over a connection that was made; `client` is whoever made it.
     ///
@@ -120,6 +133,7 @@ impl Wire {
         };
         let wire = Self { stream, peer, client };
         wire.stream.set_nodelay(true).map_err(|error| wire.failed(error))?;
+        keep_alive(&wire.stream).map_err(|error| wire.failed(error.into()))?;
         Ok(wire)
     }
 
@@ -301,6 +315,18 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
         (Wire::new(near, true).unwrap(), Wire::new(far, false).unwrap())
+    }
+
+    #[test]
+    fn a_machine_that_is_gone_is_noticed_within_half_a_minute() {
+        let (near, far) = wires();
+        for wire in [near, far] {
+            assert!(sockopt::socket_keepalive(&wire.stream).unwrap());
+            let idle = sockopt::tcp_keepidle(&wire.stream).unwrap();
+            let interval = sockopt::tcp_keepintvl(&wire.stream).unwrap();
+            let probes = sockopt::tcp_keepcnt(&wire.stream).unwrap();
+            assert_eq!(idle + interval * probes, Duration::from_secs(30));
+        }
     }
 
     #[test]

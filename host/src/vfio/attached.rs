@@ -115,6 +115,10 @@ impl Registers for ReconicRegisters<'_> {
     fn memory_mut(&mut self) -> &mut GuestMemory {
         &mut self.nic.memory.host
     }
+
+    fn card_memory(&mut self) -> Option<&mut Ram> {
+        Some(&mut self.nic.memory.card)
+    }
 }
 
 /// A socket, and the PCI side of the NIC behind it.
@@ -129,7 +133,7 @@ impl<B> Attached<B> {
     /// Serves a NIC on a board.
     ///
     /// # Errors
-    /// The registers' size cannot be a BAR's.
+    /// The size of its registers or of the board's memory cannot be a BAR's.
     pub fn new<M>(
         server: Server,
         mut board: B,
@@ -138,7 +142,7 @@ impl<B> Attached<B> {
     where
         B: Board<M>,
     {
-        let pci = PciState::new(board.registers(nic).bar_len())?;
+        let pci = PciState::new(&mut board.registers(nic))?;
         Ok(Self { server, pci, board })
     }
 
@@ -184,9 +188,11 @@ impl<M: Memory, B: Board<M>> Attachment<ernic::Ernic, M> for Attached<B> {
 
 #[cfg(test)]
 mod tests {
+    use softrnic_device::pci::MEMORY_BAR;
     use softrnic_engine::Rx;
 
     use super::*;
+    use crate::vfio::Function;
 
     const FRAMES: u32 = 0x10_200C;
     const OTHER_FRAMES: u32 = 0x10_201C;
@@ -214,6 +220,34 @@ mod tests {
         registers.write32(SCRATCH, 9);
         registers.reset();
         assert_eq!((registers.read32(mac_low), registers.read32(SCRATCH)), (0, 0));
+    }
+
+    #[test]
+    fn reconics_memory_is_a_bar_of_bytes_that_its_nic_reads_and_writes_too() {
+        let (mut board, mut nic) = card();
+        let mut registers = board.registers(&mut nic);
+        let mut pci = PciState::new(&mut registers).expect("sizes of BARs");
+        let mut function = CardFunction { card: &mut registers, pci: &mut pci };
+        assert_eq!([2, 4, 5].map(|bar| function.config().bar_len(bar)), [4 << 20, 4096, 0]);
+        // Programs copy by bytes, words, and whatever the processor likes.
+        function.write(MEMORY_BAR, 1, &[1, 2, 3]);
+        function.write(MEMORY_BAR, 4091, &[4, 5, 6, 7, 8]);
+        let mut bytes = [0xFF; 6];
+        function.read(MEMORY_BAR, 0, &mut bytes);
+        assert_eq!(bytes, [0, 1, 2, 3, 0, 0]);
+        drop(registers);
+        let mut last = [0; 2];
+        assert_eq!(nic.memory.read(reconic::DEVICE_MEMORY + 4094, &mut last), Ok(()));
+        assert_eq!(last, [7, 8]);
+        assert_eq!(nic.memory.write(reconic::DEVICE_MEMORY + 4095, &[9]), Ok(()));
+        assert!(nic.memory.write(reconic::DEVICE_MEMORY + 4095, &[9; 2]).is_err());
+        let mut registers = board.registers(&mut nic);
+        // Power-on state of the card leaves its memory alone.
+        registers.reset();
+        let mut function = CardFunction { card: &mut registers, pci: &mut pci };
+        function.read(MEMORY_BAR, 4094, &mut last);
+        assert_eq!(last, [7, 9]);
+        assert_eq!(function.card.engine_mut().refused().iter().sum::<u64>(), 0);
     }
 
     #[test]

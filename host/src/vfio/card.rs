@@ -1,11 +1,13 @@
-//! A NIC with 32-bit registers as a PCI function: registers in one BAR, MSI-X in another. What differs
-//! between our ERNIC and RecoNIC's card around one is behind [`Registers`].
+//! A NIC with 32-bit registers as a PCI function: registers in one BAR, MSI-X in another, and memory of the
+//! card's own, if there is some, in a third. What differs between our ERNIC and RecoNIC's card around one
+//! is behind [`Registers`].
 
 use softrnic_device::ernic::{Location, Map};
 use softrnic_device::pci::{
-    Bar, BarError, ConfigSpace, ERNIC_BAR, ERNIC_IDENTITY, MSIX_BAR, MSIX_BAR_LEN, MsixTable,
+    Bar, BarError, ConfigSpace, ERNIC_BAR, ERNIC_IDENTITY, MEMORY_BAR, MSIX_BAR, MSIX_BAR_LEN,
+    MsixTable,
 };
-use softrnic_device::{Nic, ernic};
+use softrnic_device::{Memory, Nic, Ram, ernic};
 use softrnic_engine::{Engine, Reason};
 
 use super::{Function, GuestMemory, RegisterTrace};
@@ -36,6 +38,10 @@ pub trait Registers {
     fn locate(&self, offset: u32) -> Result<(Map, Location), &'static str>;
     /// The guest's memory.
     fn memory_mut(&mut self) -> &mut GuestMemory;
+    /// Memory of the card's own, from address 0: a BAR shows all of it.
+    fn card_memory(&mut self) -> Option<&mut Ram> {
+        None
+    }
 }
 
 impl Registers for Ernic {
@@ -113,6 +119,10 @@ impl<R: Registers> Registers for &mut R {
     fn memory_mut(&mut self) -> &mut GuestMemory {
         (**self).memory_mut()
     }
+
+    fn card_memory(&mut self) -> Option<&mut Ram> {
+        (**self).card_memory()
+    }
 }
 
 /// What PCI adds to a card.
@@ -129,14 +139,20 @@ impl PciState {
         self.trace = Some(trace);
     }
 
-    /// For a card with registers of `bar_len` bytes, as ERNIC presents itself.
+    /// For a card, as ERNIC presents itself.
     ///
     /// # Errors
-    /// Its registers' size cannot be a BAR's.
-    pub fn new(bar_len: u32) -> Result<Self, BarError> {
-        let registers = Bar { index: ERNIC_BAR, len: bar_len };
-        let vectors = Bar { index: MSIX_BAR, len: MSIX_BAR_LEN };
-        let config = ConfigSpace::new(ERNIC_IDENTITY, &[vectors, registers])?;
+    /// The size of its registers or of its memory cannot be a BAR's.
+    pub fn new(card: &mut impl Registers) -> Result<Self, BarError> {
+        let mut bars = vec![
+            Bar { index: MSIX_BAR, len: MSIX_BAR_LEN },
+            Bar { index: ERNIC_BAR, len: card.bar_len() },
+        ];
+        if let Some(memory) = card.card_memory() {
+            let len = u32::try_from(memory.bytes().len()).unwrap_or(u32::MAX);
+            bars.push(Bar { index: MEMORY_BAR, len });
+        }
+        let config = ConfigSpace::new(ERNIC_IDENTITY, &bars)?;
         Ok(Self { config, msix: MsixTable::default(), trace: None })
     }
 }
@@ -177,6 +193,13 @@ impl<R: Registers> Function for CardFunction<'_, R> {
     }
 
     fn read(&mut self, bar: usize, offset: u32, out: &mut [u8]) {
+        if bar == MEMORY_BAR {
+            let memory = self.card.card_memory();
+            if memory.and_then(|memory| memory.read(offset.into(), out).ok()).is_none() {
+                out.fill(0);
+            }
+            return;
+        }
         if !self.words(bar, offset, out.len()) {
             out.fill(0);
             return;
@@ -194,6 +217,11 @@ impl<R: Registers> Function for CardFunction<'_, R> {
     }
 
     fn write(&mut self, bar: usize, offset: u32, bytes: &[u8]) {
+        if bar == MEMORY_BAR {
+            // All of the range is memory: the BAR is as long as it.
+            let _ = self.card.card_memory().map(|memory| memory.write(offset.into(), bytes));
+            return;
+        }
         if !self.words(bar, offset, bytes.len()) {
             return;
         }

@@ -11,7 +11,7 @@ use softrnic_device::Nic;
 use softrnic_device::ernic::ErnicConfig;
 use softrnic_engine::packet::FRAME_LEN_MAX;
 use softrnic_engine::{Nanos, Room, Rx};
-use softrnic_host::vfio::{CardFunction, Ernic, GuestMemory, PciState, Registers, Server};
+use softrnic_host::vfio::{CardFunction, Ernic, GuestMemory, PciState, Server};
 
 /// Messages in one turn: small, so that every test goes through many turns.
 const BUDGET: usize = 16;
@@ -25,9 +25,9 @@ pub struct Device {
 
 impl Device {
     pub fn new(path: &Path) -> Self {
-        let nic =
+        let mut nic =
             Nic::ernic(ErnicConfig { num_qp: 8, ..ErnicConfig::default() }, GuestMemory::new());
-        let pci = PciState::new(nic.bar_len()).unwrap();
+        let pci = PciState::new(&mut nic).unwrap();
         Self { server: Server::listen(path).unwrap(), nic, pci }
     }
 

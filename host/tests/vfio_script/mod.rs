@@ -18,9 +18,7 @@ use softrnic_engine::{Nanos, Room};
 use softrnic_host::vfio::wire::{
     Command, HEADER_LEN, Header, MESSAGE_MAX, PAGE_LEN, UNMAP_ALL, flags,
 };
-use softrnic_host::vfio::{
-    CardFunction, Ernic, Function, GuestMemory, PciState, Registers, Session,
-};
+use softrnic_host::vfio::{CardFunction, Ernic, Function, GuestMemory, PciState, Session};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Pages that scripts map at most, so that they meet each other.
@@ -97,8 +95,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let config = ErnicConfig { num_qp: 8, ..ErnicConfig::default() };
-        let nic = Nic::ernic(config, GuestMemory::new());
-        let pci = PciState::new(nic.bar_len()).unwrap();
+        let mut nic = Nic::ernic(config, GuestMemory::new());
+        let pci = PciState::new(&mut nic).unwrap();
         let owed = std::collections::VecDeque::new();
         let session = Session::new();
         Self { session, nic, pci, now: Nanos(0), next_id: 0, owed, maps: Vec::new(), over: false }
