@@ -19,7 +19,7 @@ use crate::vfio_user::{self, VfioArgs};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Take everything from this file instead; its keys are the flags' names (docs/serve.md)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["StationArgs", "ServeArgs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["StationArgs", "ServeArgs", "VfioArgs"])]
     config: Option<PathBuf>,
     #[command(flatten)]
     station: Option<StationArgs>,
@@ -52,13 +52,13 @@ const MEMORY: (u64, usize) = (0x1000_0000, 64 << 20);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let (station, serve) = match (&args.config, &args.station) {
+    let (station, serve, vfio) = match (&args.config, &args.station) {
         (Some(path), _) => {
             let name = path.display().to_string();
             let text = std::fs::read_to_string(path).with_context(|| format!("--config {name}"))?;
             serve_config::parse(&name, &text)?
         }
-        (None, Some(station)) => (station.clone(), args.serve.clone()),
+        (None, Some(station)) => (station.clone(), args.serve.clone(), args.vfio.clone()),
         (None, None) => bail!("give --link URL, or --config FILE"),
     };
     let setup = station.setup()?;
@@ -66,13 +66,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let signals = StopSignals::catch().context("cannot catch signals")?;
     let ServeArgs { name, metrics, control, echo_port } = serve;
     let options = Options { name, metrics, control };
-    vfio_user::check(&args.vfio)?;
+    vfio_user::check(&vfio)?;
     if station.face == FaceArg::Ernic && echo_port.is_some() {
         bail!("--echo-port: the NIC's own echo is the native face's; leave --face ernic away");
     }
-    match (station.face, &args.vfio.vfio_user) {
+    match (station.face, &vfio.vfio_user) {
         (FaceArg::Ernic, Some(socket)) => {
-            vfio_user::run(&args.vfio, socket, setup, options, &signals)?;
+            vfio_user::run(&vfio, socket, setup, options, &signals)?;
             return Ok(ExitCode::SUCCESS);
         }
         (FaceArg::Ernic, None) => bail!(

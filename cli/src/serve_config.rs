@@ -10,8 +10,10 @@ use serde::Deserialize;
 use softrnic_sim::ScenarioError;
 use toml::Spanned;
 
+use crate::regs;
 use crate::serve::ServeArgs;
 use crate::station_args::{FaceArg, StationArgs, parse_mac, parse_neighbour};
+use crate::vfio_user::{Trace, VfioArgs};
 
 /// The file as it is written.
 #[derive(Deserialize)]
@@ -42,6 +44,12 @@ struct File {
     metrics: Option<SocketAddr>,
     control: Option<PathBuf>,
     echo_port: Option<u16>,
+    vfio_user: Option<PathBuf>,
+    profile: Option<Spanned<String>>,
+    queue_pairs: Option<u16>,
+    #[serde(default)]
+    reconic: bool,
+    trace: Option<Spanned<String>>,
 }
 
 fn default_name() -> String {
@@ -93,7 +101,10 @@ where
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub(crate) fn parse(file: &str, text: &str) -> Result<(StationArgs, ServeArgs), ScenarioError> {
+pub(crate) fn parse(
+    file: &str,
+    text: &str,
+) -> Result<(StationArgs, ServeArgs, VfioArgs), ScenarioError> {
     let place = Place { file, text };
     let raw: File = toml::from_str(text).map_err(|error| {
         place.error(error.span().map_or(0, |span| span.start), error.message().to_owned())
@@ -108,6 +119,16 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<(StationArgs, ServeArgs), 
     };
     let neighbours = raw.neighbour.iter().map(|n| place.value("neighbour", n, parse_neighbour));
     let face = raw.face.as_ref();
+    let profile = raw.profile.as_ref().map(|name| place.value("profile", name, regs::profile));
+    let trace = raw.trace.as_ref();
+    let trace = trace.map(|what| place.value("trace", what, |what| Trace::from_str(what, false)));
+    let vfio = VfioArgs {
+        vfio_user: raw.vfio_user,
+        profile: profile.transpose()?,
+        queue_pairs: raw.queue_pairs,
+        reconic: raw.reconic,
+        trace: trace.transpose()?,
+    };
     let station = StationArgs {
         link: place.value("link", &raw.link, from_str)?,
         addresses: all("address", &raw.address)?,
@@ -128,7 +149,7 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<(StationArgs, ServeArgs), 
     };
     let File { name, metrics, control, echo_port, .. } = raw;
     let serve = ServeArgs { name, metrics, control, echo_port };
-    Ok((station, serve))
+    Ok((station, serve, vfio))
 }
 
 #[cfg(test)]
@@ -139,14 +160,19 @@ mod tests {
     fn keys_are_the_flags_names_and_mean_the_same() {
         let text = "link = \"qemu-stream:wire.sock?listen\"\naddress = [\"10.0.0.1/24\", \"fd00::1/64\"]\n\
                     neighbour = [\"10.0.0.2=02:00:00:00:00:02\"]\nmtu = 4200\ncontrol = \"rnic.sock\"\n\
-                    echo-port = 7471\n";
-        let (station, serve) = parse("rnic.toml", text).unwrap();
+                    echo-port = 7471\nvfio-user = \"nic.sock\"\nprofile = \"v3.1\"\nqueue-pairs = 16\n\
+                    trace = \"registers\"\n";
+        let (station, serve, vfio) = parse("rnic.toml", text).unwrap();
         let setup = station.setup().unwrap();
         assert_eq!(setup.port.ipv4, Some(([10, 0, 0, 1].into(), 24)));
         assert_eq!(setup.port.neighbours, [([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2])]);
         assert_eq!((setup.port.mtu, station.face), (4200, FaceArg::Native));
         assert_eq!((serve.name.as_str(), serve.control), ("rnic0", Some("rnic.sock".into())));
         assert_eq!(serve.echo_port, Some(7471));
+        assert_eq!(vfio.vfio_user, Some("nic.sock".into()));
+        assert_eq!(vfio.profile.map(|profile| profile.name), Some("v3.1"));
+        assert_eq!((vfio.queue_pairs, vfio.reconic), (Some(16), false));
+        assert_eq!(vfio.trace, Some(Trace::Registers));
     }
 
     #[test]
@@ -160,6 +186,8 @@ mod tests {
             ("face = \"mlx\"\n", "rnic.toml:2:8: face: "),
             ("metrics = \"localhost\"\n", "rnic.toml:2:11: "),
             ("seed = \n", "rnic.toml:2:"),
+            ("profile = \"v9\"\n", "rnic.toml:2:11: profile: the profiles are "),
+            ("trace = \"all\"\n", "rnic.toml:2:9: trace: "),
         ] {
             let error = parse("rnic.toml", &format!("{link}{text}")).unwrap_err().to_string();
             assert!(error.starts_with(wanted), "{error}");

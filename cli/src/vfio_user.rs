@@ -2,6 +2,7 @@
 //! knows a message or a register.
 
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
@@ -18,7 +19,7 @@ use softrnic_host::vfio::{
 use crate::regs::profile;
 
 /// A virtual machine that has the NIC on its PCI bus.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Virtual machine (--face ernic)")]
 pub(crate) struct VfioArgs {
     /// Show the NIC as a PCI device: the UNIX socket that QEMU's vfio-user-pci connects to
@@ -26,21 +27,25 @@ pub(crate) struct VfioArgs {
     pub(crate) vfio_user: Option<PathBuf>,
     /// Whose reading of the register space [default: v4.0, and v3.1 with --reconic]
     #[arg(long, value_parser = profile)]
-    profile: Option<Profile>,
-    /// Queue pair numbers that the NIC is built with: 8, 16, ... 2048 (256 before v4)
-    #[arg(long, value_name = "NUMBER", default_value_t = 256, value_parser = clap::value_parser!(u16).range(8..=2048))]
-    queue_pairs: u16,
+    pub(crate) profile: Option<Profile>,
+    /// Queue pair numbers that the NIC is built with, 8 to 2048 (256 before v4) [default: 256]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) queue_pairs: Option<u16>,
     /// RecoNIC's card: ERNIC 3.1 inside of its BAR, DMA windows, memory of its own
-    #[arg(long, conflicts_with = "queue_pairs")]
-    reconic: bool,
+    #[arg(long)]
+    pub(crate) reconic: bool,
     /// Write down on the error output what happens, as it happens
     #[arg(long, value_enum, value_name = "WHAT")]
-    trace: Option<Trace>,
+    pub(crate) trace: Option<Trace>,
 }
+
+/// Queue pair numbers that a NIC can be built with, and has where nobody says.
+const QUEUE_PAIRS: RangeInclusive<u16> = 8..=2048;
+const QUEUE_PAIRS_DEFAULT: u16 = 256;
 
 /// What can be written down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Trace {
+pub(crate) enum Trace {
     /// Every register access: name, fields, and what it caused
     Registers,
 }
@@ -70,7 +75,7 @@ pub(crate) fn run(
     }
     let config = ErnicConfig {
         profile: args.profile.unwrap_or(Profile::V4_0),
-        num_qp: args.queue_pairs,
+        num_qp: args.queue_pairs.unwrap_or(QUEUE_PAIRS_DEFAULT),
         vlan_tci: setup.port.vlan_tci,
         ..ErnicConfig::default()
     };
@@ -118,8 +123,15 @@ fn report(socket: &Socket) -> io::Result<()> {
     rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:24} {value}"))
 }
 
-/// Checks that flags of a virtual machine come with one.
+/// Checks that flags of a virtual machine come with one, and fit each other.
 pub(crate) fn check(args: &VfioArgs) -> Result<()> {
+    if let Some(number) = args.queue_pairs.filter(|number| !QUEUE_PAIRS.contains(number)) {
+        let (least, most) = QUEUE_PAIRS.into_inner();
+        bail!("--queue-pairs {number}: a NIC is built with {least} to {most}");
+    }
+    if args.reconic && args.queue_pairs.is_some() {
+        bail!("--reconic has its number of queue pairs: leave --queue-pairs away");
+    }
     if args.vfio_user.is_none() && (args.trace.is_some() || args.reconic) {
         bail!("--trace and --reconic need --vfio-user: nobody else can reach the registers");
     }

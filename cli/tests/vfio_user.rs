@@ -18,11 +18,14 @@ fn rnic(arguments: &[&str]) -> Command {
 #[test]
 fn flags_that_need_each_other_say_so() {
     let card = ["--face", "ernic", "--vfio-user", "s", "--reconic", "--profile", "v4.0"];
-    let cases: [(&[&str], &str); 5] = [
+    let card_and = ["--face", "ernic", "--vfio-user", "s", "--reconic", "--queue-pairs", "8"];
+    let cases: [(&[&str], &str); 7] = [
         (&["--vfio-user", "s"], "add --face ernic"),
         (&["--face", "ernic"], "add --vfio-user SOCKET"),
         (&["--face", "ernic", "--trace", "registers"], "need --vfio-user"),
         (&["--face", "ernic", "--vfio-user", "s", "--profile", "v9"], "the profiles are v4.0"),
+        (&card_and, "leave --queue-pairs away"),
+        (&["--face", "ernic", "--vfio-user", "s", "--queue-pairs", "7"], "8 to 2048"),
         (&card, "--reconic has an ERNIC v3.1, not v4.0"),
     ];
     for (flags, expected) in cases {
