@@ -18,7 +18,8 @@ not grown; every RoCE frame of the capture has the ICRC that zlib's CRC-32 and `
 no frame was lost on purpose, rxe's `rcvd_pkts` has grown by the number of RoCE frames that we sent. `verify` compares every byte, also
 those around the target, on both ends ([e2e/guest/verify.py](../e2e/guest/verify.py)).
 `script` plays a random script of 200 requests, eight in flight at each end, twice: between two ends on Linux, and between Linux
-and us. Memory and completions of both ends must be the same ([e2e/interop/script.py](../e2e/interop/script.py)).
+and us. Memory and completions of both ends must be the same. `e2e/interop/script.py RUN` prints a run's script; a run's name is what
+`e2e/run --list --full` has.
 A loss run loses one frame of a hundred on either way, by fault rules of ours. In a break our program must end in time, with an error
 that names peer and queue pair.
 
@@ -80,5 +81,5 @@ def short(command):
         if left_out:
             left_out = word.startswith("--")
             continue
-        words.append(os.path.basename(word) if not words else word)
+        words.append(os.path.basename(word) if os.path.isabs(word) else word)
     return " ".join(words)

@@ -188,8 +188,7 @@ class Player:
 
     def script(self, run, folder, port):
         """As for `verify`, with a script of the run's own; and the same script between two ends on Linux."""
-        unit = matrix.ERNIC_ALIGNMENT if run.face == "ernic" else 1
-        text = json.dumps(script.make(run.script_seed, run.verify_operations, unit))
+        text = json.dumps(script.of(run))
         path, there = os.path.join(folder, "script.json"), "/tmp/script.json"
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

@@ -1,10 +1,17 @@
+#!/usr/bin/env python3
 """Random scripts of requests, and whether two plays of one came to the same (rule P-27).
 
 What a script may hold, and where its bytes go, stands at the top of guest/verify.py; both ends of all implementations play
 the same file. It starts nothing and knows no device.
+
+    script.py RUN    prints the script of a run of matrix.py
 """
 
+import json
 import random
+import sys
+
+import matrix
 
 ARENA = 1 << 15
 DEPTH = 8
@@ -14,6 +21,11 @@ CELLS = 8
 ALL = ("send", "write", "write_imm", "read", "fetch_add", "cmp_swap")
 LONGEST = 16384
 WORD = 1 << 64
+
+
+def of(run):
+    """The script of a run."""
+    return make(run.script_seed, run.verify_operations, matrix.ERNIC_ALIGNMENT if run.face == "ernic" else 1)
 
 
 def make(seed, operations=ALL, unit=1, requests=REQUESTS):
@@ -93,3 +105,16 @@ def same(wanted, found):
     if isinstance(wanted, dict):
         return all(found[name] is None or found[name] == value for name, value in wanted.items())
     return wanted == found
+
+
+def main():
+    runs = [run for run in matrix.full() if sys.argv[1:] == [run.name] and run.operation == "script"]
+    if not runs:
+        print(__doc__, file=sys.stderr)
+        return 2
+    print(json.dumps(of(runs[0])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
