@@ -173,7 +173,9 @@ def smoke():
                 family = (4, 6)[(row + column + (client == "rnic")) % 2]
                 number = len(runs)
                 some = sizes(operation, face)
-                mtu = USUAL_MTU if about.service == "UD" else MTUS[number % len(MTUS)]
+                # QEMU 7.2 crashes where its socket's other end goes while frames wait for it: small ones do, in a break.
+                usual = about.service == "UD" or about.kind == "break"
+                mtu = USUAL_MTU if usual else MTUS[number % len(MTUS)]
                 runs.append(Run(operation, face, client, family, some[number % len(some)], mtu))
     runs.append(Run("verify", "native", "rnic", 4, 0, USUAL_MTU, loss=True))
     runs.append(Run("send_bw", "native", "linux", 6, LOSS_SIZE, USUAL_MTU, loss=True))

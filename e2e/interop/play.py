@@ -9,6 +9,7 @@ import ipaddress
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -256,9 +257,16 @@ class Player:
                 self.play_to_the_end(run, folder, outcome)
         except (PlayError, machine.GuestError) as error:
             outcome.check(False, str(error))
+            self.keep_console(folder)
             self.stop()
         outcome.seconds = time.monotonic() - start
         return outcome
+
+    def keep_console(self, folder):
+        """What the guest has said until now, for whoever looks into a run: the next guest says it anew."""
+        for name in ("guest.console", "guest.qemu"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(os.path.join(self.folder, name), os.path.join(folder, name))
 
     def play_to_the_end(self, run, folder, outcome):
         port = machine.free_port()
