@@ -108,7 +108,7 @@ class Guest(Process):
                     raise GuestError(f"guest {self.name} does not answer {request}: {self.last_words()}")
                 data = self.control.recv(1 << 16)
                 if not data:
-                    raise GuestError(f"guest {self.name} has ended, QEMU with status {self.wait(5)}: {self.last_words()}")
+                    raise GuestError(f"guest {self.name} has ended, QEMU with status {super().wait(5)}: {self.last_words()}")
                 *lines, self.rest = (self.rest + data).split(b"\n")
                 for reply in map(json.loads, lines):
                     self.replies[reply["id"]] = reply
