@@ -26,6 +26,10 @@ BOOT_TIMEOUT_S = 120
 ANSWER_MARGIN_S = 30
 
 
+class EmulatorError(GuestError):
+    """QEMU itself has crashed, whatever the guest did."""
+
+
 class Guest(Process):
     """One guest, from start to `stop`. Use as a context manager."""
 
@@ -108,7 +112,9 @@ class Guest(Process):
                     raise GuestError(f"guest {self.name} does not answer {request}: {self.last_words()}")
                 data = self.control.recv(1 << 16)
                 if not data:
-                    raise GuestError(f"guest {self.name} has ended, QEMU with status {super().wait(5)}: {self.last_words()}")
+                    status = super().wait(5)
+                    kind = EmulatorError if status == -signal.SIGSEGV else GuestError
+                    raise kind(f"guest {self.name} has ended, QEMU with status {status}: {self.last_words()}")
                 *lines, self.rest = (self.rest + data).split(b"\n")
                 for reply in map(json.loads, lines):
                     self.replies[reply["id"]] = reply

@@ -35,6 +35,8 @@ ACK_TIMEOUT = 16
 PATIENCE = ["--timeout", str(ACK_TIMEOUT), "-r", "7"]
 # From the moment that something breaks until our program must have said so and ended.
 BREAK_TIMEOUT_S = 60
+# How often a run is played at most, should QEMU die.
+ATTEMPTS_MAX = 3
 # Packets that have to have arrived before something is broken, and how long that may take.
 BREAK_AFTER = 100
 # Counters of rxe that stay as they are in any run that ends well.
@@ -74,6 +76,7 @@ class Outcome:
 
     def __init__(self, run):
         self.run, self.wrong, self.checks, self.commands, self.seconds = run, [], 0, {}, 0.0
+        self.emulator_died = False
         # What is left to do, elsewhere: look at the capture.
         self.capture, self.received = None, None
 
@@ -243,7 +246,19 @@ class Player:
     # --- runs ------------------------------------------------------------------------------------------
 
     def play(self, run, faults=None):
-        """Plays a run and checks all but its capture. `faults` are rules for our end."""
+        """Plays a run and checks all but its capture. `faults` are rules for our end.
+
+        QEMU 7.2 dies of signal 11 where its socket's other end goes while frames wait for the guest. That is no word on
+        us: it is told, and the run is played again.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            outcome = self.attempt(run, faults)
+            if not outcome.emulator_died:
+                break
+            print(f"      QEMU has died in {run.name}: {outcome.wrong[-1]}", flush=True)
+        return outcome
+
+    def attempt(self, run, faults):
         outcome = Outcome(run)
         self.faults = faults
         folder = os.path.join(self.folder, run.name)
@@ -257,6 +272,7 @@ class Player:
                 self.play_to_the_end(run, folder, outcome)
         except (PlayError, machine.GuestError) as error:
             outcome.check(False, str(error))
+            outcome.emulator_died = isinstance(error, machine.EmulatorError)
             self.keep_console(folder)
             self.stop()
         outcome.seconds = time.monotonic() - start
