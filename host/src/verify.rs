@@ -319,6 +319,9 @@ pub fn ask(
     let mut wire = Wire::new(stream)?;
     let own = endpoint.local(plan.ipv6)?;
     let ability = endpoint.ability();
+    if let Some(why) = plan.script.as_ref().and_then(|script| script.beyond(&ability)) {
+        return Err(EndpointError::new(format!("a script that cannot be played: {why}")).into());
+    }
     let psn = Psn::new(word(plan.seed, u64::MAX) as u32);
     wire.say(&Message::Hello(Hello {
         seed: plan.seed,

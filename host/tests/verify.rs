@@ -283,6 +283,11 @@ fn a_script_beyond_a_face_is_refused_in_words() {
         assert!(error.contains(why), "{error}");
         assert!(server.unwrap_err().to_string().contains(why));
     }
+    // The client's own device: it says so before it says anything to the server.
+    let plan = Plan { script: Some(Script::parse(text).unwrap()), ..plan() };
+    let (client, _) = play([Ernic, Native], "", &plan);
+    let error = client.unwrap_err().to_string();
+    assert!(error.contains("moves multiples of 64 bytes, and a write does not"), "{error}");
 }
 
 #[test]

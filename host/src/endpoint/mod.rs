@@ -1,6 +1,5 @@
 //! One reliable connection and its memory, whatever device stands behind it: what programs need that run over
 //! every face. A program knows no device; an endpoint knows no program.
-
 //!
 //! A [`Connector`] is a NIC whose endpoints RDMA CM connects.
 
